@@ -1,0 +1,1 @@
+"""The rules, one file each; the file is named like the rule."""
