@@ -25,9 +25,9 @@ class BackwardInAutocast(Rule):
     ## Why is this bad
 
     Autograd runs each backward operation in the dtype that its forward operation left behind; a region that is still
-    open casts a second time. What autocast already ran in 16 bit is not changed by that: for an MLP with GELU and layer
-    norm, convolutions with batch norm and a transformer layer, the gradients inside and outside were bitwise equal. What
-    the author kept in fp32 on purpose is changed, because its backward matrix products are cast down:
+    open casts a second time. What autocast already ran in 16 bit is not changed by that: for an MLP with GELU and
+    layer norm, convolutions with batch norm and a transformer layer, the gradients inside and outside were bitwise
+    equal. What the author kept in fp32 on purpose is changed, because its backward matrix products are cast down:
 
     | forward | relative difference of the gradient, bf16 / fp16 |
     |---|---|
@@ -36,9 +36,9 @@ class BackwardInAutocast(Rule):
     | forward made in fp32 before the region | 2.4e-3 / 3.2e-4 |
     | custom `autograd.Function` whose backward casts to fp32 | 2.2e-3 / 2.6e-4 |
 
-    A tensor hook that multiplies matrices raises inside the region ("hook has changed the type of value"), and a custom
-    `autograd.Function` without `custom_bwd` may run only there, so that moving the call later breaks the program. PyTorch
-    documents the backward pass under autocast as not recommended.
+    A tensor hook that multiplies matrices raises inside the region ("hook has changed the type of value"), and a
+    custom `autograd.Function` without `custom_bwd` may run only there, so that moving the call later breaks the
+    program. PyTorch documents the backward pass under autocast as not recommended.
 
     ## Example
 
@@ -106,24 +106,25 @@ class BackwardInAutocast(Rule):
 
     ## Known limits
 
-    - A region entered by a framework (Lightning, accelerate, ignite) around a method that your file only defines is not
-      seen.
-    - `torch.autograd.grad(..., create_graph=True)` belongs to the forward of a penalty and is left alone, even where the
-      penalty is not backpropagated.
+    - A region entered by a framework (Lightning, accelerate, ignite) around a method that your file only defines is
+      not seen.
+    - `torch.autograd.grad(..., create_graph=True)` belongs to the forward of a penalty and is left alone, even where
+      the penalty is not backpropagated.
     - A region compiled by `torch.compile` traces its backward under autocast wherever `backward()` is called, unless
       `torch._functorch.config.backward_pass_autocast` is `"off"`. This rule does not look at compiled regions.
 
     ## Fix safety
 
     Safe. The statement is moved out of the `with` block when it is the last one of the block, so that nothing else
-    changes its order. Where statements follow it, no fix is offered. After the fix the numbers of an fp32 island or of a
-    custom function may differ by the amounts above: that is the point of it.
+    changes its order. Where statements follow it, no fix is offered. After the fix the numbers of an fp32 island or
+    of a custom function may differ by the amounts above: that is the point of it.
 
     ## How it is confirmed
 
     The verifier records `torch.is_autocast_enabled` at the moment of the backward: a call that runs with autocast on
-    confirms the finding. It also compares the gradients with those of the same step with the backward outside, for the
-    model as written and for one with an fp32 island. "No difference measured here" is an honest answer for a plain model.
+    confirms the finding. It also compares the gradients with those of the same step with the backward outside, for
+    the model as written and for one with an fp32 island. "No difference measured here" is an honest answer for a
+    plain model.
 
     ## References
 

@@ -31,8 +31,8 @@ class HalfModelWithAmp(Rule):
     - An optimizer with `fused=True` accepts them, and the updates are lost without a word. A weight of 1 with
       `lr * gradient = 1e-4` per step still was exactly 1.0 after 1000 steps; it should have been 0.9, but the step is
       smaller than half the distance between neighbouring fp16 numbers there (2^-11 below 1).
-    - Adam with its default `eps=1e-8` divides by zero: on fp16 weights a gradient of 0 made the weight NaN, one of 1e-4
-      made it infinite.
+    - Adam with its default `eps=1e-8` divides by zero: on fp16 weights a gradient of 0 made the weight NaN, one of
+      1e-4 made it infinite.
 
     ## Example
 
@@ -95,8 +95,8 @@ class HalfModelWithAmp(Rule):
 
     - Reported only where the cast model is seen to be trained. A model that is frozen (`requires_grad_(False)`, a
       teacher, a text encoder), cast for inference, copied for export, or cast back with `.float()` is left alone.
-    - Optimizers that keep fp32 master weights of their own (apex O2, DeepSpeed, FusedLAMB) are recognised by their import
-      only; an own optimizer of that kind needs a suppression.
+    - Optimizers that keep fp32 master weights of their own (apex O2, DeepSpeed, FusedLAMB) are recognised by their
+      import only; an own optimizer of that kind needs a suppression.
     - A dtype that is chosen at run time (`model.to(dtype=args.dtype)`) is not followed.
 
     ## Fix safety
@@ -106,20 +106,21 @@ class HalfModelWithAmp(Rule):
 
     ## How it is confirmed
 
-    The replay trains the cast model with torch itself: the `ValueError` of the scaler confirms the finding. With a fused
-    optimizer nothing raises; there the verifier applies small updates and compares the weights with an fp32 run.
+    The replay trains the cast model with torch itself: the `ValueError` of the scaler confirms the finding. With a
+    fused optimizer nothing raises; there the verifier applies small updates and compares the weights with an fp32
+    run.
 
     ## References
 
     - `torch/amp/grad_scaler.py`, `GradScaler._unscale_grads_`: "Attempting to unscale FP16 gradients."
-    - https://docs.pytorch.org/docs/stable/amp.html#autocasting: "You should not call half() or bfloat16() on your model(s)
-      or inputs when using autocasting."
+    - https://docs.pytorch.org/docs/stable/amp.html#autocasting: "You should not call half() or bfloat16() on your
+      model(s) or inputs when using autocasting."
     """
 
     code = "AMP401"
     name = "half-model-with-amp"
     severity = Severity.ERROR
-    needles = ((b"half", b"float16", b"HalfTensor", b"fp16"),)
+    needles = ((b"autocast", b"GradScaler", b".scale(", b"unscale_"), (b"backward", b"optim", b"scaler"))
     fix = "unsafe"
     confirmed_by = "raise"
 
