@@ -123,10 +123,7 @@ class WeightsUpdatedInAutocast(Rule):
     code = "AMP102"
     name = "weights-updated-in-autocast"
     severity = Severity.ERROR
-    needles = (
-        (b"autocast",),
-        (b".step(", b"load_state_dict", b"add_", b"sub_", b"mul_", b"lerp_", b"copy_", b"scaler", b"optim"),
-    )
+    needles = ((b"autocast",), (b".step(", b"load_state_dict", b"parameters()", b"scaler", b"optim"))
     fix = "unsafe"
     confirmed_by = "own"
 
