@@ -36,11 +36,13 @@ MAX_LAMBDAS = 500
 #: how many frames an analysis may use; LibCST spends about a dozen per level of an expression
 RECURSION_LIMIT = 10_000
 
+#: strings and comments are consumed whole, so that only what is code is counted; a line that begins a top-level
+#: statement ends whatever a string that was read wrongly (quotes in an f-string's field) left open
 _TOKENS = re.compile(
     r"""#[^\r\n]*"""
-    r"""|(?:'''(?:[^\\']|\\.|'(?!''))*'''|\"\"\"(?:[^\\"]|\\.|"(?!""))*\"\"\")"""
-    r"""|'(?:[^\\'\r\n]|\\.)*'|"(?:[^\\"\r\n]|\\.)*\""""
-    r"""|[\[({]|[\])}]|\blambda\b|\n""",
+    r"""|'{3}[^\\']*(?:(?:\\.|'(?!''))[^\\']*)*'{3}|"{3}[^\\"]*(?:(?:\\.|"(?!""))[^\\"]*)*"{3}"""
+    r"""|'[^\\'\r\n]*(?:\\.[^\\'\r\n]*)*'|"[^\\"\r\n]*(?:\\.[^\\"\r\n]*)*\""""
+    r"""|[\[({]|[\])}]|\blambda\b|[\r\n](?:(?:def|class|import|from|@)\b)?""",
     re.DOTALL,
 )
 _CLAUSES = (cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase, cst.Else, cst.Finally)
@@ -252,8 +254,8 @@ class SourceModule:
                 lambdas += 1
                 if lambdas > MAX_LAMBDAS:
                     raise self._error_at(match.start(), "lambdas nested too deeply to be parsed")
-            elif token == "\n" and depth == 0:
-                lambdas = 0
+            elif token[0] in "\r\n" and (depth == 0 or len(token) > 1):
+                depth = lambdas = 0
 
     def _error_at(self, offset: int, message: str) -> SourceError:
         before = NEWLINE.split(self.text[:offset])
