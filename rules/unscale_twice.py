@@ -1,0 +1,104 @@
+"""AMP207: gradients are unscaled a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class UnscaleTwice(Rule):
+    """`scaler.unscale_` is called twice for one optimizer, or after its `step`, without `update()` in between.
+
+    ## What it does
+    Reports an `unscale_(optimizer)` on a path on which this optimizer was already unscaled or stepped since the last
+    `update()`: two call sites in one step, a helper that unscales for a caller that has done so, a call after the
+    step.
+
+    ## Why is this bad
+    torch raises `unscale_() has already been called on this optimizer since the last update().` or `unscale_() is
+    being called after step().` With a disabled scaler both calls do nothing, so the fault waits for the first run on a
+    GPU. When the second call goes through a wrapper object around the same optimizer, torch does not recognise it and
+    the gradients are silently divided by S again.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = torch.stack([w.grad.norm() for w in model.parameters()]).norm()
+        print(f"gradient norm {norm:.3f}")
+        scaler.unscale_(optimizer)  # <- here
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = torch.stack([w.grad.norm() for w in model.parameters()]).norm()
+        print(f"gradient norm {norm:.3f}")
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Known limits
+    Calls in branches that exclude each other are silent, also when the two conditions are written twice with the same
+    text. Optimizers in containers are told apart only by a constant index or key. Unscaling every micro-batch of an
+    accumulation window is AMP302.
+
+    ## Fix safety
+    Safe: the second call is removed when both calls are certain to run for the same optimizer on every path that
+    reaches the second.
+
+    ## How it is confirmed
+    The path is replayed with an enabled scaler and torch raises at the second call.
+
+    ## References
+    - `torch/amp/grad_scaler.py`: `GradScaler.unscale_`
+    - [Gradient clipping](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping)
+    """
+
+    code = "AMP207"
+    name = "unscale-twice"
+    severity = Severity.ERROR
+    needles = ((b"unscale_", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    fix = "safe"
+    confirmed_by = "raise"
+    yields_to = ("AMP205", "AMP209", "AMP301", "AMP302", "AMP304")
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

