@@ -1,0 +1,124 @@
+"""AMP106: a disabled autocast block computes on the 16-bit tensors of the region around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class Fp32IslandWithoutCast(Rule):
+    """A disabled autocast block computes on the 16-bit tensors of the region around it, without a cast.
+
+    ## What it does
+
+    Reports an operation inside `torch.autocast(..., enabled=False)` that takes a tensor which an enabled outer region
+    made in 16 bit, and does not cast it with `.float()` first. The block may be a `with` statement or a decorated
+    function that is called from a region.
+
+    ## Why is this bad
+
+    `enabled=False` only stops further casts. It does not turn a tensor back to fp32, so that the block which was
+    meant as an fp32 island computes in 16 bit all the same. Operations without weights do so silently: `exp` of an
+    fp16 tensor that holds 12 is infinite instead of 162754.79. A layer with fp32 weights raises a dtype mismatch
+    ("expected m1 and m2 to have the same dtype"), and so does a product of which one operand was cast and the other
+    one was not.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cuda")
+
+
+    def train_step(x):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            energy = model(x)
+            with torch.autocast("cuda", enabled=False):
+                weight = torch.exp(12 + energy)  # <- here
+                loss = torch.log(weight.mean())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+
+    print([train_step(torch.randn(8, 8, device="cuda")) for _ in range(3)])
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cuda")
+
+
+    def train_step(x):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            energy = model(x)
+            with torch.autocast("cuda", enabled=False):
+                weight = torch.exp(12 + energy.float())
+                loss = torch.log(weight.mean())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+
+    print([train_step(torch.randn(8, 8, device="cuda")) for _ in range(3)])
+    ```
+
+    ## Known limits
+
+    - A tensor whose dtype is not known, for example an argument of a `forward` that nobody is seen to call in a
+      region, is taken for fp32.
+    - A callee that casts its arguments is recognised; a callee that is not seen is trusted.
+    - A loss that is only scaled and backpropagated in the block is left alone.
+
+    ## Fix safety
+
+    Unsafe. `.float()` is added to the tensor: the block then takes more memory and its results change, which is what
+    it was written for, but a caller may have got used to 16-bit results.
+
+    ## How it is confirmed
+
+    The verifier executes the block and looks at the dtypes: an operation of the block that gets a 16-bit tensor
+    confirms the finding, as does the dtype mismatch that torch raises. Cuda and cpu keep different lists of operators
+    that run in fp32; what the outer region hands on is decided with fake tensors for cuda.
+
+    ## References
+
+    - `torch/amp/autocast_mode.py`, docstring of `autocast`, on `enabled=False` subregions
+    - https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
+    """
+
+    code = "AMP106"
+    name = "fp32-island-without-cast"
+    severity = Severity.WARNING
+    needles = (
+        (b"autocast",),
+        (b"float16", b"autocast()", b'autocast("', b"autocast('", b"enabled=True", b"scaler", b"backward"),
+    )
+    fix = "unsafe"
+    confirmed_by = "state"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
