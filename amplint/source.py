@@ -13,6 +13,7 @@ import re
 import sys
 import tokenize
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, cached_property
@@ -155,6 +156,10 @@ class SourceModule:
         starts = self.line_starts
         return min(starts[min(line, len(starts)) - 1] + column - 1, len(self.text))
 
+    def line_of(self, offset: int) -> int:
+        """The 1-based line of `text` that holds the character at an index."""
+        return bisect_right(self.line_starts, offset)
+
     @cached_property
     def line_starts(self) -> tuple[int, ...]:
         """The index in `text` at which each line begins."""
@@ -183,6 +188,27 @@ class SourceModule:
         """The statement that holds `node`: a simple statement line, or the compound statement whose header
         (or one-line body) the node is in. The module itself where there is none."""
         return self._enclosing(node, _STATEMENTS)
+
+    def comments(self) -> Iterator[tuple[int, int, str]]:
+        """(line, column, text) of the comments of `text`, found without parsing it; lines are those of `text`."""
+        for match in _TOKENS.finditer(self.text):
+            if match.group().startswith("#"):
+                line = self.line_of(match.start())
+                yield line, match.start() - self.line_starts[line - 1] + 1, match.group()
+
+    def line_text(self, line: int) -> str:
+        """A line of `text`, without its line end."""
+        start = self.line_starts[line - 1]
+        end = self.line_starts[line] if line < len(self.line_starts) else len(self.text)
+        return self.text[start:end].rstrip("\r\n")
+
+    @property
+    def depth(self) -> int:
+        """How many nodes lie inside each other at the deepest point of the tree."""
+        depths: dict[cst.CSTNode, int] = {self.tree: 1}
+        for node, parent in self._parents.items():  # parents come first
+            depths[node] = depths[parent] + 1
+        return max(depths.values())
 
     # -- inside --------------------------------------------------------------------------------------
 
