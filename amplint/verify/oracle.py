@@ -1,0 +1,306 @@
+"""The judge: the replay with the scaler against the same replay without it.
+
+By the definition of the API a disabled scaler makes the fp32 program, so the optimizer must be handed the
+same gradients, step by step, except for steps that the scaler skipped. Gradients are compared where the
+optimizer sees them, never weights or losses: Adam hides a factor completely. Each misuse shows in some
+set-ups only, so several are run; what shows in the plain ones is confirmed, what needs an overflow, a
+growing scale or an fp32 layer is conditional.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from amplint.verify.replay import Replay
+from amplint.verify.stage import Outcome, Setting, Stage
+from amplint.verify.standins import Run, StepRecord
+
+REFERENCE = Run("reference", scaled=False)
+PLAIN = (Run("nominal"), Run("small gradients", gain=2.0**-9))
+CONDITIONS = (
+    Run("overflow at micro-batch 1", overflow_at=1),
+    Run("overflow at micro-batch 2", overflow_at=2),
+    Run("overflow at micro-batch 4", overflow_at=4),
+    Run("growing scale", growth=True),
+    Run("scalers at different scales", apart=True),
+)
+HALF = Run("fp16 gradients", half_grads=True, scale=65536.0, gain=16.0)
+TOLERANCE = 1e-4
+
+
+@dataclass
+class Judgement:
+    """A verdict before it travels: plain data."""
+
+    status: str
+    figure: str = ""
+    variant: str = ""
+    reason: str | None = None
+    assumptions: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    events: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+@dataclass
+class Difference:
+    """How the gradients of one run differ from the reference."""
+
+    figure: str
+    bad: int
+    total: int
+
+
+class Case:
+    """One replay with the way that leads to its flagged line; runs are made on demand and kept."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+        self.stage = Stage(replay)
+        self.setting = Setting(replay.drivers[0])
+        self.assignment: Any = None
+        self.limit = 24
+        self.runs: dict[Run, Outcome] = {}
+        self.scout: Outcome | None = None
+
+    def find_way(self) -> Outcome | None:
+        """Try drivers, flags and loop lengths until the flagged line runs with at least two steps."""
+        best: tuple[tuple[int, ...], Setting, Outcome, int] | None = None
+        turns: list[dict[str, bool]] = [{}]
+        for name in self.replay.guards:
+            turns += [{name: True}, {name: False}, {f"{name} is None": False}]
+        for driver in self.replay.drivers:
+            for turn in turns:
+                for length, limit in ((6, 24), (16, 48), (64, 160)):
+                    setting = Setting(driver, turn, length)
+                    outcome = self.stage.execute(Run("nominal"), setting, None, limit)
+                    score = self._score(outcome)
+                    if best is None or score > best[0]:
+                        best = (score, setting, outcome, limit)
+                    if score[0] == 2 or outcome.broke or outcome.error is not None or outcome.ledger.backwards == 0:
+                        break
+                    if outcome.reached and outcome.steps_taken >= 2:
+                        break
+                assert best is not None
+                if best[0][0] == 2:
+                    break
+            if best is not None and best[0][0] == 2:
+                break
+        if best is None:
+            return None
+        _, self.setting, outcome, self.limit = best
+        reference = self.stage.execute(REFERENCE, self.setting, None, self.limit)
+        self.assignment = reference.world.plan.assign(reference.world)
+        self.scout = outcome
+        return outcome
+
+    @staticmethod
+    def _score(outcome: Outcome) -> tuple[int, ...]:
+        raised = outcome.error is not None and outcome.error.from_torch
+        complete = outcome.reached and (outcome.steps_taken >= 2 or raised) and outcome.ledger.events != []
+        scaled = any(e.kind == "scale" for e in outcome.ledger.events)
+        level = 2 if complete and (outcome.broke is None) else 1 if outcome.reached else 0
+        return (level, int(outcome.broke is None), int(scaled), min(outcome.steps_taken, 8), outcome.ledger.backwards)
+
+    def run(self, run: Run) -> Outcome:
+        if run not in self.runs:
+            self.runs[run] = self.stage.execute(run, self.setting, self.assignment, self.limit)
+        return self.runs[run]
+
+    def reference(self, run: Run) -> Outcome:
+        return self.run(
+            replace(run, name="reference", scaled=False, overflow_at=0, growth=False, apart=False, half_grads=False,
+                    autocast=False, dtype=None, scale=1024.0, backward_outside=False, single=False)  # fmt: skip
+        )
+
+    def assumptions(self) -> list[str]:
+        out: dict[str, None] = {}
+        for name, value in self.setting.flags.items():
+            out.setdefault(f"{name} is {'true' if value else 'false'}")
+        for outcome in self.runs.values():
+            if outcome.run.scaled:
+                out.update(outcome.world.assumed)
+                break
+        return list(out)[:12]
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+def difference(reference: Outcome, seen: Outcome, tolerance: float = TOLERANCE) -> Difference | None:
+    """What is wrong with the gradients of `seen`, or None if they are those of the reference."""
+    wanted = {s.key: s for s in reference.ledger.steps if s.gradients is not None}
+    bad: list[tuple[StepRecord, str]] = []
+    total = 0
+    for record in seen.ledger.steps:
+        if record.gradients is None:
+            continue
+        total += 1
+        expected = wanted.get(record.key)
+        if expected is None:
+            bad.append((record, "a step that the run without AMP does not make"))
+            continue
+        text = _compare(expected.gradients, record.gradients, tolerance)
+        if text is not None:
+            bad.append((record, text))
+    if bad:
+        record, text = bad[0]
+        return Difference(f"{text}, in {len(bad)} of {total} steps", len(bad), total)
+    lost = _lost(reference, seen)
+    return Difference(lost, 1, max(total, 1)) if lost else None
+
+
+def _compare(expected: Any, got: Any, tolerance: float) -> str | None:
+    if expected.shape != got.shape:
+        return None
+    if not bool(torch.isfinite(expected).all()):
+        return None
+    if not bool(torch.isfinite(got).all()):
+        return "the optimizer is handed inf or NaN where the run without AMP is finite"
+    norm, seen = float(expected.norm()), float(got.norm())
+    error = float((expected - got).norm())
+    if error <= tolerance * max(norm, 1e-12) or (norm == 0 and seen == 0):
+        return None
+    if norm == 0:
+        return f"gradient norm {seen:.3g} instead of 0"
+    cosine = float((expected @ got) / max(norm * seen, 1e-300))
+    if abs(seen / norm - 1) > 1e-3:
+        return f"gradient norm {seen:.3g} instead of {norm:.3g}"
+    return f"gradient off by {error / norm:.2g} of its norm (cosine {cosine:.3f})"
+
+
+def _lost(reference: Outcome, seen: Outcome) -> str | None:
+    """Steps that only the reference makes, outside of the windows with an injected overflow."""
+    if seen.error is not None or seen.broke or reference.error is not None or reference.broke:
+        return None
+    made = {s.key for s in seen.ledger.steps}
+    missing = [s for s in reference.ledger.steps if s.key not in made]
+    allowed = len(seen.ledger.injected)
+    owners = {s.optimizer for s in missing}
+    if len(missing) > allowed * max(len(owners), 1):
+        return f"{len(missing)} of {len(reference.ledger.steps)} optimizer steps are never made"
+    return None
+
+
+def raised(reference: Outcome, seen: Outcome) -> str | None:
+    """The exception of torch's AMP code in `seen` that the reference does not have."""
+    error = seen.error
+    if error is None or not error.from_torch:
+        return None
+    other = reference.error
+    if other is not None and other.from_torch and other.text == error.text and other.line == error.line:
+        return None
+    text = error.text.split("\n")[0]
+    if len(text) > 120:
+        text = text[:117] + "..."
+    return f"raises {text} (line {error.line}, after {seen.steps_taken} optimizer steps)"
+
+
+def compare_with_reference(case: Case, run: Run) -> str | None:
+    """The figure of one variant, or None where the run equals the reference."""
+    reference, seen = case.reference(run), case.run(run)
+    text = raised(reference, seen)
+    if text is not None:
+        return text
+    found = difference(reference, seen)
+    return found.figure if found is not None else None
+
+
+def by_gradients(case: Case, runs: tuple[Run, ...] = PLAIN, conditions: tuple[Run, ...] = CONDITIONS) -> Judgement | None:
+    """The general comparison: confirmed by a plain run, conditional by a run with a condition."""
+    for run in runs:
+        figure = compare_with_reference(case, run)
+        if figure is not None:
+            return Judgement("confirmed", figure, run.name)
+    for run in conditions:
+        figure = compare_with_reference(case, run)
+        if figure is not None:
+            return Judgement("conditional", figure, run.name)
+    return None
+
+
+# -------------------------------------------------------------------- verdict
+
+
+def judge(replay: Replay) -> Judgement:
+    """Execute a replay in all the set-ups its rule asks for, and say what was seen."""
+    from amplint.verify.comparisons import OWN, STATIC, needs
+
+    begin = time.perf_counter()
+    if replay.rule in STATIC:
+        return Judgement("static-only", reason=STATIC[replay.rule])
+    case = Case(replay)
+    own: Callable[[Case], Judgement | None] | None = OWN.get(replay.rule)
+    outcome = case.find_way()
+    result: Judgement | None = None
+    if outcome is None:
+        result = Judgement("inconclusive", reason="nothing could be driven")
+    else:
+        try:
+            result = own(case) if own is not None else by_gradients(case)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            result = Judgement("inconclusive", reason=f"the comparison broke: {type(error).__name__}: {error}"[:200])
+    if result is None:
+        result = refutation(case, outcome, needs(replay.rule))
+    result.assumptions = [*result.assumptions, *case.assumptions()][:12]
+    result.events = trail(case)
+    result.seconds = round(time.perf_counter() - begin, 4)
+    return result
+
+
+def refutation(case: Case, outcome: Outcome | None, steps_needed: int = 2) -> Judgement:
+    """`refuted`, unless something kept the runs from being complete."""
+    nominal = case.run(PLAIN[0])
+    if not nominal.reached:
+        if nominal.broke:
+            return Judgement("inconclusive", reason=f"line not reached: {nominal.broke}")
+        if nominal.error is not None:
+            return Judgement(
+                "inconclusive",
+                reason=f"line not reached: the replay raised {nominal.error.text[:100]} in line {nominal.error.line}",
+            )
+        return Judgement("inconclusive", reason="line not reached: nothing in the file leads to it")
+    for seen in case.runs.values():
+        if seen.broke:
+            return Judgement("inconclusive", reason=f"the replay ended early: {seen.broke}")
+        if seen.error is not None and seen.run.scaled:
+            return Judgement(
+                "inconclusive",
+                reason=f"the replay ended early: {seen.error.text[:100]} in line {seen.error.line}",
+            )
+    if nominal.steps_taken < steps_needed:
+        return Judgement("inconclusive", reason=f"only {nominal.steps_taken} optimizer steps were made")
+    if nominal.world.outside:
+        return Judgement("inconclusive", reason=f"unknown wrapper: {nominal.world.outside[0]}() was given the scaler or the optimizer")
+    if not any(e.kind == "scale" for e in nominal.ledger.events) and case.replay.rule[:4] in ("AMP2", "AMP3"):
+        return Judgement("inconclusive", reason="no loss was scaled on the way to the flagged line")
+    count = sum(1 for r in case.runs.values() if r.run.scaled)
+    return Judgement(
+        "refuted", f"{nominal.steps_taken} steps equal to the run without AMP in {count} set-ups", "all"
+    )
+
+
+def trail(case: Case) -> list[str]:
+    """The first events of the nominal run, a line each."""
+    seen = case.runs.get(PLAIN[0])
+    if seen is None:
+        return []
+    out = []
+    for event in seen.ledger.events[:40]:
+        numbers = " ".join(f"{k}={_short(v)}" for k, v in event.data.items() if isinstance(v, int | float | str | bool))
+        out.append(f"{event.line} {event.kind} {numbers}".strip())
+    return out
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float) and not isinstance(value, bool):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    return str(value)

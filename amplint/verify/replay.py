@@ -1,0 +1,554 @@
+"""From a finding and the project's text to a replay: which files, which driver, which flags.
+
+A replay is plain data (it travels to the worker as JSON and into a kept file as a literal). It keeps the
+user's text with its line numbers; what is not needed for the flagged statements is blanked, line by line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: a method of one of these names says nothing about the class it belongs to
+COMMON = {"step", "update", "train", "eval", "backward", "zero_grad", "save", "load", "state_dict", "load_state_dict",
+          "forward", "get", "add", "append", "clip", "run", "to", "cuda", "scale", "close", "log", "reset", "items"}  # fmt: skip
+EVENT = re.compile(
+    r"\.unscale_\(|\.backward\(|clip_grad|\.update\(|\.step\(|zero_grad|autocast|GradScaler|\.scale\(|torch\.save|\.half\("
+)
+GRADIENT_EVENT = re.compile(r"\.unscale_\(|\.backward\(|\.step\(|\.update\(|\.scale\(|clip_grad|autograd\.grad")
+LARGEST_FILE = 400_000
+MOST_FILES = 12
+
+
+@dataclass
+class Driver:
+    """What starts the replay: the module body, a function, or the methods of a class in turn.
+
+    `once` is set where the function makes its own scaler and loops: calling it again would make the
+    scaler anew, a fault of the replay and not of the program.
+    """
+
+    kind: str
+    path: str
+    name: str = ""
+    methods: list[str] = field(default_factory=list)
+    once: bool = False
+    tail: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Replay:
+    """Everything that the worker needs to execute one finding."""
+
+    rule: str
+    files: dict[str, str]
+    modules: dict[str, str]
+    flagged: list[tuple[str, int, int]]
+    wanted: list[tuple[str, int]]
+    flags: dict[str, bool]
+    drivers: list[Driver]
+    guards: list[str]
+    texts: list[str] = field(default_factory=list)
+    device: str = "cpu"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Replay:
+        fields = dict(data)
+        fields["drivers"] = [Driver(**d) for d in data["drivers"]]
+        fields["flagged"] = [tuple(f) for f in data["flagged"]]
+        fields["wanted"] = [tuple(w) for w in data["wanted"]]
+        return cls(**fields)
+
+
+class NoReplay(Exception):
+    """The finding cannot be replayed; the text says why."""
+
+
+# ---------------------------------------------------------------------- units
+
+
+@dataclass
+class _Unit:
+    """A function, a method or a module body, with the names it calls."""
+
+    path: str
+    qualname: str
+    node: Any
+    cls: str | None
+    plain: set[str] = field(default_factory=set)
+    methods: list[tuple[str, str]] = field(default_factory=list)
+    types: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.path, self.qualname)
+
+    @property
+    def name(self) -> str:
+        return self.qualname.rsplit(".", 1)[-1]
+
+    def holds(self, line: int) -> bool:
+        first = min([self.node.lineno, *(d.lineno for d in getattr(self.node, "decorator_list", []))])
+        return bool(first <= line <= (self.node.end_lineno or self.node.lineno))
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return "?"
+
+
+class _Project:
+    """The functions and classes of the files at hand, and who calls whom."""
+
+    def __init__(self, trees: dict[str, ast.Module]) -> None:
+        self.trees = trees
+        self.units: dict[tuple[str, str], _Unit] = {}
+        self.classes: dict[str, tuple[str, ast.ClassDef]] = {}
+        self.attribute_types: dict[tuple[str, str], str] = {}
+        for path, tree in trees.items():
+            body = ast.Module(body=[], type_ignores=[])
+            body.lineno, body.end_lineno = 1, 10**9  # type: ignore[attr-defined]
+            body.body = [n for n in tree.body if not isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+            self._add(path, "<module>", body, None)
+            for node in self._top_level(tree.body):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    self._add(path, node.name, node, None)
+                elif isinstance(node, ast.ClassDef):
+                    self.classes[node.name] = (path, node)
+                    for member in node.body:
+                        if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+                            self._add(path, f"{node.name}.{member.name}", member, node.name)
+        for unit in self.units.values():
+            self._learn_types(unit)
+
+    @staticmethod
+    def _top_level(body: list[ast.stmt]) -> Iterable[ast.stmt]:
+        for node in body:
+            if isinstance(node, ast.If | ast.Try):
+                yield from _Project._top_level([*node.body, *node.orelse, *getattr(node, "finalbody", [])])
+            else:
+                yield node
+
+    def _add(self, path: str, qualname: str, node: Any, cls: str | None) -> None:
+        unit = _Unit(path, qualname, node, cls)
+        for child in ast.walk(node):
+            if isinstance(child, ast.Call):
+                if isinstance(child.func, ast.Name):
+                    unit.plain.add(child.func.id)
+                elif isinstance(child.func, ast.Attribute):
+                    unit.methods.append((_dotted(child.func.value), child.func.attr))
+        self.units[unit.key] = unit
+
+    def _learn_types(self, unit: _Unit) -> None:
+        for child in ast.walk(unit.node):
+            if isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
+                made = _dotted(child.value.func).rsplit(".", 1)[-1]
+                if made in self.classes:
+                    for target in child.targets:
+                        name = _dotted(target)
+                        unit.types[name] = made
+                        if name.startswith("self.") and unit.cls:
+                            self.attribute_types[(unit.cls, name)] = made
+        arguments = getattr(unit.node, "args", None)
+        if arguments is None:
+            return
+        for arg in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+            typed = self.parameter_type(arg)
+            if typed:
+                unit.types[arg.arg] = typed
+
+    def parameter_type(self, arg: ast.arg) -> str | None:
+        """The project class that an argument must be of: by annotation, or by the name of the class."""
+        if arg.annotation is not None:
+            name = ast.unparse(arg.annotation).strip("'\"").rsplit(".", 1)[-1]
+            if name in self.classes:
+                return name
+        for cls in self.classes:
+            if _words(cls) == arg.arg.lower() and len(arg.arg) > 4:
+                return cls
+        return None
+
+    def callees(self, unit: _Unit) -> set[tuple[str, str]]:
+        out: set[tuple[str, str]] = set()
+        for name in unit.plain:
+            typed = unit.types.get(name)
+            if typed:
+                out |= self._method(typed, "__call__") | self._method(typed, "forward")
+            for key in self.units:
+                if key[1] == name:
+                    out.add(key)
+            if name in self.classes:
+                out |= self._method(name, "__init__")
+        for receiver, name in unit.methods:
+            if receiver in ("self", "super", "?", "cls") and unit.cls:
+                out |= self._method(unit.cls, name)
+            typed = unit.types.get(receiver) or (self.attribute_types.get((unit.cls, receiver)) if unit.cls else None)
+            if typed:
+                out |= self._method(typed, name)
+            elif name not in COMMON:
+                for cls in self.classes:
+                    out |= self._method(cls, name, bases=False)
+            if f"{receiver}.{name}" in unit.types:
+                out |= self._method(unit.types[f"{receiver}.{name}"], "__call__")
+            typed_attr = self.attribute_types.get((unit.cls, f"{receiver}.{name}")) if unit.cls else None
+            if typed_attr:
+                out |= self._method(typed_attr, "__call__")
+            for key in self.units:
+                if key[1] == name and Path(key[0]).stem == receiver.rsplit(".", 1)[-1]:
+                    out.add(key)
+        out.discard(unit.key)
+        return out
+
+    def _method(self, cls: str, name: str, bases: bool = True) -> set[tuple[str, str]]:
+        if cls not in self.classes:
+            return set()
+        path, node = self.classes[cls]
+        if (path, f"{cls}.{name}") in self.units:
+            return {(path, f"{cls}.{name}")}
+        out: set[tuple[str, str]] = set()
+        if bases:
+            for base in node.bases:
+                out |= self._method(_dotted(base).rsplit(".", 1)[-1], name)
+        return out
+
+    def callers(self) -> dict[tuple[str, str], set[tuple[str, str]]]:
+        out: dict[tuple[str, str], set[tuple[str, str]]] = {key: set() for key in self.units}
+        for unit in self.units.values():
+            for key in self.callees(unit):
+                out[key].add(unit.key)
+        return out
+
+
+# ------------------------------------------------------------------- building
+
+
+def sources_around(path: str, text: str, others: Iterable[str] = ()) -> dict[str, str]:
+    """The text of a file and of the project files that it imports, or that import it.
+
+    `others` are files known to take part (the places of a finding's steps). Files beside the flagged one
+    are looked at for an import of it.
+    """
+    out = {path: text}
+    folder = Path(path).parent
+    for other in others:
+        if other not in out:
+            _read_into(out, Path(other))
+    try:
+        neighbours = sorted(folder.glob("*.py"))[:200] if path != "<text>" else []
+    except OSError:
+        neighbours = []
+    stem = Path(path).stem
+    for neighbour in neighbours:
+        if str(neighbour) in out or neighbour.name == Path(path).name:
+            continue
+        try:
+            if neighbour.stat().st_size > LARGEST_FILE:
+                continue
+            content = neighbour.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if re.search(rf"^\s*(from\s+\.?(\w+\.)*{re.escape(stem)}\s+import|import\s+{re.escape(stem)}\b)", content, re.M):
+            out.setdefault(str(neighbour), content)
+    for current, content in list(out.items()):
+        for name in re.findall(r"^\s*(?:from|import)\s+\.*([\w.]+)", content, re.M):
+            relative = Path(*name.split("."))
+            here = Path(current).parent
+            for root in (here, *list(here.parents)[:4]):
+                candidate = root / relative.with_suffix(".py")
+                if str(candidate) not in out and current != "<text>" and candidate.is_file():
+                    _read_into(out, candidate)
+                    break
+        if len(out) > MOST_FILES:
+            break
+    return out
+
+
+def _read_into(out: dict[str, str], path: Path) -> None:
+    try:
+        if path.is_file() and path.stat().st_size <= LARGEST_FILE and path.suffix == ".py":
+            out[str(path)] = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+
+
+def parse_assumptions(assumptions: Iterable[str]) -> dict[str, bool]:
+    """Flag values from sentences such as "use_amp is true" or "scaler is not None is true"."""
+    flags: dict[str, bool] = {}
+    for sentence in assumptions:
+        match = re.fullmatch(r"\s*`?(.+?)`?\s+is\s+(true|false)\s*", sentence, re.I)
+        if match is None:
+            continue
+        _set_flag(flags, match[1].strip(), match[2].lower() == "true")
+    return flags
+
+
+def _set_flag(flags: dict[str, bool], text: str, value: bool) -> None:
+    text = text.strip()
+    while text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    if text.startswith("not "):
+        _set_flag(flags, text[4:], not value)
+        return
+    for joint, needed in ((" and ", True), (" or ", False)):
+        if joint in text and value is needed:
+            for part in text.split(joint):
+                _set_flag(flags, part, value)
+            return
+    if text.endswith(" is not None"):
+        flags[text.removesuffix("is not None") + "is None"] = not value
+        flags[text.removesuffix(" is not None").rsplit(".", 1)[-1] + " is None"] = not value
+        return
+    if text.endswith(" is None"):
+        flags[text] = value
+        flags[text.rsplit(".", 1)[-1]] = value
+        return
+    flags[text] = value
+    if re.fullmatch(r"[\w.]+", text):
+        flags[text.rsplit(".", 1)[-1]] = value
+
+
+def build(
+    rule: str,
+    path: str,
+    first: int,
+    last: int,
+    sources: dict[str, str],
+    steps: Iterable[tuple[str, int]] = (),
+    assumptions: Iterable[str] = (),
+    device: str = "cpu",
+) -> Replay:
+    """The replay of one finding.
+
+    Raises NoReplay where the file does not parse or nothing in it can be driven.
+    """
+    trees: dict[str, ast.Module] = {}
+    for name, text in sources.items():
+        try:
+            trees[name] = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if name == path:
+                raise NoReplay("the file does not parse") from error
+    project = _Project(trees)
+    wanted = [(p, line) for p, line in steps if p in trees]
+    wanted.insert(0, (path, first))
+    drivers = _drivers(project, path, first, last, rule)
+    if not drivers:
+        raise NoReplay("nothing in the file leads to the flagged line")
+    needed = _needed(project, drivers, path, first)
+    files = {name: _blanked(sources[name], trees[name], needed.get(name, set())) for name in trees if name in needed}
+    modules = {}
+    for name in files:
+        parts = Path(name).with_suffix("").parts
+        for i in range(len(parts)):
+            modules[".".join(parts[i:])] = name
+    lines = sources[path].splitlines()
+    return Replay(
+        rule=rule,
+        files=files,
+        modules=modules,
+        flagged=[(path, first, last)],
+        wanted=wanted,
+        flags=parse_assumptions(assumptions),
+        drivers=drivers,
+        guards=_guards(trees[path], first),
+        texts=lines[first - 1 : last],
+        device=device,
+    )
+
+
+def _drivers(project: _Project, path: str, first: int, last: int, rule: str) -> list[Driver]:
+    targets = [u for u in project.units.values() if u.path == path and u.qualname != "<module>" and u.holds(first)]
+    if not targets:
+        holder = next((c for c, (p, n) in project.classes.items() if p == path and n.lineno <= first <= (n.end_lineno or 0)), None)
+        if holder is not None:
+            targets = [u for u in project.units.values() if u.cls == holder]
+    callers = project.callers()
+    events = _with_events(project)
+    if not targets:
+        return _module_drivers(project, path, events, callers)
+    chains: list[tuple[int, _Unit]] = []
+    distance: dict[tuple[str, str], int] = {u.key: 0 for u in targets}
+    queue = list(targets)
+    while queue:
+        unit = queue.pop(0)
+        chains.append((distance[unit.key], unit))
+        for key in sorted(callers[unit.key]):
+            if key not in distance and distance[unit.key] < 8:
+                distance[key] = distance[unit.key] + 1
+                queue.append(project.units[key])
+    drivers: list[Driver] = []
+    for _, unit in sorted(chains, key=lambda c: (-c[0], c[1].key)):
+        drivers.extend(_driver_of(project, unit, events, callers, rule))
+    unique: list[Driver] = []
+    for driver in drivers:
+        if driver not in unique:
+            unique.append(driver)
+    return unique[:6]
+
+
+def _module_drivers(
+    project: _Project, path: str, events: set[tuple[str, str]], callers: dict[tuple[str, str], set[tuple[str, str]]]
+) -> list[Driver]:
+    """For a fault in a module body: the body if it trains, and the functions that train."""
+    out = [Driver("module", path)] if (path, "<module>") in events else []
+    roots = [u for u in project.units.values() if u.path == path and u.key in events and u.qualname != "<module>"]
+    for unit in sorted(roots, key=lambda u: (len(callers[u.key]), u.node.lineno)):
+        out.extend(_driver_of(project, unit, events, callers, ""))
+    return (out or [Driver("module", path)])[:6]
+
+
+def _with_events(project: _Project) -> set[tuple[str, str]]:
+    """Units that work on scalers or gradients, themselves or through what they call."""
+    out = {u.key for u in project.units.values() if GRADIENT_EVENT.search(ast.unparse(u.node))}
+    grown = True
+    while grown:
+        grown = False
+        for unit in project.units.values():
+            if unit.key not in out and project.callees(unit) & out:
+                out.add(unit.key)
+                grown = True
+    return out
+
+
+def _driver_of(
+    project: _Project,
+    unit: _Unit,
+    events: set[tuple[str, str]],
+    callers: dict[tuple[str, str], set[tuple[str, str]]],
+    rule: str,
+) -> list[Driver]:
+    if unit.qualname == "<module>":
+        return [Driver("module", unit.path)]
+    if unit.cls is None:
+        return [Driver("function", unit.path, unit.name, once=_makes_and_loops(project, unit, rule))]
+    return [_class_driver(project, unit, events, callers)]
+
+
+def _makes_and_loops(project: _Project, unit: _Unit, rule: str) -> bool:
+    text = ast.unparse(unit.node)
+    loops = any(isinstance(n, ast.For | ast.While) for n in ast.walk(unit.node))
+    return loops and "GradScaler(" in text and rule != "AMP215"
+
+
+def _class_driver(
+    project: _Project,
+    unit: _Unit,
+    events: set[tuple[str, str]],
+    callers: dict[tuple[str, str], set[tuple[str, str]]],
+) -> Driver:
+    """The methods of a class that nobody in it calls, in the order of the file; saving comes last."""
+    assert unit.cls is not None
+    members = [u for u in project.units.values() if u.cls == unit.cls]
+    own = {u.key for u in members}
+    roots = []
+    for member in members:
+        if member.name == "__init__" or any(
+            isinstance(d, ast.Name) and d.id in ("property", "staticmethod", "classmethod") for d in member.node.decorator_list
+        ):
+            continue
+        if member.key == unit.key and not (callers[member.key] & own):
+            roots.append(member)
+        elif member.key in events and not (callers[member.key] & own):
+            roots.append(member)
+        elif re.search(r"\.state_dict\(|torch\.save", ast.unparse(member.node)) and not (callers[member.key] & own):
+            roots.append(member)
+    if not roots:
+        roots = [unit]
+    saving = [r for r in roots if not GRADIENT_EVENT.search(ast.unparse(r.node)) or r.name.startswith(("save", "load", "resume", "restore"))]
+    saving = [r for r in saving if r.key not in events or r.name.startswith(("save", "load", "resume", "restore"))]
+    training = [r for r in roots if r not in saving]
+    whole = [r for r in training if any(isinstance(n, ast.For) for n in ast.walk(r.node))]
+    if whole and unit in training and unit not in whole:
+        whole = []
+    return Driver(
+        "class",
+        unit.path,
+        unit.cls,
+        methods=[r.name for r in training] or [unit.name],
+        tail=[r.name for r in saving if training],
+    )
+
+
+def _needed(project: _Project, drivers: list[Driver], path: str, line: int) -> dict[str, set[tuple[int, int]]]:
+    """Line ranges of the definitions that the drivers reach, by file."""
+    keys: set[tuple[str, str]] = set()
+    queue: list[_Unit] = []
+    for driver in drivers:
+        if driver.kind == "class":
+            queue.extend(u for u in project.units.values() if u.cls == driver.name)
+        else:
+            name = driver.name or "<module>"
+            queue.extend(u for u in project.units.values() if u.key == (driver.path, name))
+    while queue:
+        unit = queue.pop()
+        if unit.key in keys:
+            continue
+        keys.add(unit.key)
+        queue.extend(project.units[k] for k in project.callees(unit))
+        if unit.cls:
+            queue.extend(u for u in project.units.values() if u.cls == unit.cls)
+        for name in unit.types.values():
+            queue.extend(u for u in project.units.values() if u.cls == name)
+    out: dict[str, set[tuple[int, int]]] = {path: set()}
+    for key in keys:
+        unit = project.units[key]
+        out.setdefault(unit.path, set())
+        if unit.cls:
+            node: Any = project.classes[unit.cls][1]
+        elif unit.qualname == "<module>":
+            continue
+        else:
+            node = unit.node
+        out[unit.path].add((_first_line(node), node.end_lineno or node.lineno))
+    for name, (where, node) in project.classes.items():
+        # base classes and dataclasses without methods of their own
+        if where in out and (not any(u.cls == name for u in project.units.values())):
+            out[where].add((_first_line(node), node.end_lineno or node.lineno))
+    return out
+
+
+def _first_line(node: Any) -> int:
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+
+
+def _blanked(text: str, tree: ast.Module, needed: set[tuple[int, int]]) -> str:
+    """The text without the functions and classes that the replay does not reach; lines stay where they are."""
+    lines = text.splitlines()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first, last = _first_line(node), node.end_lineno or node.lineno
+            if (first, last) not in needed:
+                for i in range(first - 1, last):
+                    lines[i] = ""
+    return "\n".join(lines) + "\n"
+
+
+def _guards(tree: ast.Module, line: int) -> list[str]:
+    """Names in the conditions around a line: what to try the other way when the line is not reached."""
+    out: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            inner = [
+                ast.unparse(n)
+                for n in ast.walk(node.test)
+                if isinstance(n, ast.Name | ast.Attribute) and not ast.unparse(n).startswith("self.scaler")
+            ]
+            for name in inner:
+                short = name.rsplit(".", 1)[-1]
+                if short not in out and short not in ("self", "torch", "len", "args", "cfg", "config"):
+                    out.append(short)
+    return out[:4]

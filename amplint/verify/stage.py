@@ -1,0 +1,308 @@
+"""Executes one replay once: builds the world, starts the driver, and hands back what was written down."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from amplint.verify.machine import (
+    BudgetSpent,
+    EnoughSeen,
+    Function,
+    Instance,
+    Machine,
+    Scope,
+    Unknown,
+    Unsupported,
+    UserClass,
+    UserError,
+    Wrapped,
+)
+from amplint.verify.replay import GRADIENT_EVENT, Driver, Replay
+from amplint.verify.standins import Ledger, Run
+from amplint.verify.world import AMP_FLAG, OFF, SCALER, Plan, TorchWorld
+
+BUDGET = 60_000
+
+
+@dataclass
+class Outcome:
+    """What one execution did: its records, and how it ended (`error` is None for a clean end)."""
+
+    run: Run
+    ledger: Ledger
+    world: TorchWorld
+    error: UserError | None = None
+    broke: str | None = None
+    reached: bool = False
+
+    @property
+    def steps_taken(self) -> int:
+        return sum(1 for s in self.ledger.steps if s.gradients is not None)
+
+    @property
+    def steps_skipped(self) -> int:
+        return sum(1 for s in self.ledger.steps if s.gradients is None)
+
+    def events(self, kind: str) -> list[Any]:
+        return [e for e in self.ledger.events if e.kind == kind]
+
+
+@dataclass
+class Setting:
+    """A way to drive a replay: which driver, which flags turned, how long the loops are."""
+
+    driver: Driver
+    flags: dict[str, bool] = field(default_factory=dict)
+    length: int = 6
+
+
+class Stage:
+    """One replay, parsed once and executed as often as the oracle asks."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+        self.trees = {path: ast.parse(text) for path, text in replay.files.items()}
+        self.assignment: dict[tuple[str, int], Any] = {}
+        self.events = {
+            path: {i for i, text in enumerate(body.splitlines(), 1) if GRADIENT_EVENT.search(text)}
+            for path, body in replay.files.items()
+        }
+        self.jumps: dict[str, set[int]] = {}
+        self.tries: dict[str, list[tuple[int, int]]] = {}
+        self.model_names: set[str] = set()
+        for path, tree in self.trees.items():
+            jumps = self.jumps[path] = set()
+            tries = self.tries[path] = []
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Return | ast.Continue | ast.Break | ast.Raise):
+                    jumps.add(node.end_lineno or node.lineno)
+                elif isinstance(node, ast.Try) and node.handlers:
+                    tries.append((node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno))
+                elif isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters", "train", "state_dict"):
+                    owner = node.value
+                    name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+                    if not re.search(r"opt|sched|scaler", name):
+                        self.model_names.add(name)
+        self.classes = {
+            node.name
+            for path, tree in self.trees.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            and any(p == path and node.lineno <= line <= (node.end_lineno or 0) for p, line in replay.wanted)
+        }
+        self.auto_zero = not any(
+            re.search(r"zero_grad|\.grad\s*=\s*None", text) for text in replay.files.values()
+        )
+
+    def execute(self, run: Run, setting: Setting, assignment: Any = None, limit: int = 24) -> Outcome:
+        """Run the driver once under `run`. Never raises: how it ended is in the outcome."""
+        ledger = Ledger(run, limit)
+        ledger.auto_zero = self.auto_zero
+        plan = Plan(
+            flagged=self.replay.flagged,
+            wanted=self.replay.wanted,
+            flags={**self.replay.flags, **setting.flags},
+            numbers={},
+            events=self.events,
+            jumps=self.jumps,
+            tries=self.tries,
+            classes=self.classes,
+            model_names=self.model_names,
+            length=setting.length,
+        )
+        plan.assignment = assignment
+        world = TorchWorld(ledger, plan)
+        machine = Machine(world, self.trees, self.replay.modules, BUDGET)
+        world.machine = machine
+        outcome = Outcome(run, ledger, world)
+        torch.manual_seed(0)
+        depth = 0
+        try:
+            with torch.enable_grad():
+                _Drive(world, machine, setting).start()
+        except EnoughSeen:
+            pass
+        except BudgetSpent:
+            outcome.broke = "the replay ran into its budget of statements"
+        except Unsupported as error:
+            outcome.broke = str(error)
+        except UserError as error:
+            outcome.error = error
+        except RecursionError:
+            outcome.broke = "the replay recursed too deeply"
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+            outcome.broke = f"the replay broke: {type(error).__name__}: {error}"[:200]
+        while torch.is_autocast_enabled("cpu") and depth < 50:
+            torch.set_autocast_enabled("cpu", False)
+            depth += 1
+        torch.clear_autocast_cache()
+        outcome.reached = any(
+            (path, line) in world.executed for path, first, last in self.replay.flagged for line in range(first, last + 1)
+        )
+        return outcome
+
+    def release(self) -> None:
+        gc.collect()
+
+
+class _Drive:
+    """Calls the driver with stand-ins for its arguments."""
+
+    def __init__(self, world: TorchWorld, machine: Machine, setting: Setting) -> None:
+        self.world = world
+        self.machine = machine
+        self.setting = setting
+        self.kept: dict[str, Unknown] = {}
+
+    def start(self) -> None:
+        driver = self.setting.driver
+        if driver.kind == "module":
+            self.machine.module(driver.path, run_body=True)
+            return
+        scope = self.machine.module(driver.path)
+        if driver.kind == "function":
+            function = scope.names.get(driver.name)
+            if not isinstance(function, Function | Wrapped):
+                raise Unsupported(f"{driver.name} is not a plain function")
+            if not driver.once:
+                self.world.assume(f"{driver.name}() is called in a loop")
+            self._repeat(lambda i: self._call(function, i), 1 if driver.once else self.setting.length)
+            return
+        cls = scope.names.get(driver.name)
+        if not isinstance(cls, UserClass):
+            raise Unsupported(f"{driver.name} is not a class")
+        instance = self._make(cls)
+        self.world.assume(f"{', '.join(driver.methods)} of one {driver.name} run in a loop")
+
+        def once(i: int) -> None:
+            for name in driver.methods:
+                self._call(self.machine.attribute(instance, name), i)
+
+        try:
+            self._repeat(once, self.setting.length)
+        finally:
+            pass
+        for name in driver.tail:
+            self._call(self.machine.attribute(instance, name), 0)
+
+    def _repeat(self, call: Any, times: int) -> None:
+        for i in range(times):
+            self.machine.budget = max(self.machine.budget, BUDGET // 4)
+            call(i)
+
+    def _make(self, cls: UserClass) -> Instance:
+        init = cls.find("__init__")
+        if isinstance(init, Function):
+            args, keywords = self.arguments(init, 0, skip=1)
+            return self.machine.instantiate(cls, args, keywords)
+        if cls.fields is not None:
+            return self.machine.instantiate(cls, [], {name: self._unknown(name, 0) for name in cls.fields if cls.find(name) is None})
+        return self.machine.instantiate(cls, [], {})
+
+    def _call(self, function: Any, i: int) -> None:
+        plain, skip = function, 0
+        while not isinstance(plain, Function):
+            if hasattr(plain, "receiver"):
+                skip = 1
+            plain = getattr(plain, "function", None)
+            if plain is None:
+                raise Unsupported("a driver that is not a plain function")
+        args, keywords = self.arguments(plain, i, skip)
+        result = self.machine.call(function, args, keywords)
+        if type(result).__name__ == "GeneratorCall":
+            self.machine.run_generator(result, lambda item: None)  # type: ignore[arg-type]
+
+    def arguments(self, function: Function, i: int, skip: int = 0) -> tuple[list[object], dict[str, object]]:
+        """Stand-ins for the parameters: defaults where they are numbers or texts, AMP flags on."""
+        spec = function.node.args
+        names = [*spec.posonlyargs, *spec.args]
+        args: list[object] = []
+        for at, arg in enumerate(names):
+            if at < skip:
+                continue
+            offset = at - (len(names) - len(function.defaults))
+            args.append(self._argument(arg, function.defaults[offset] if offset >= 0 else ..., i, function.scope))
+        keywords: dict[str, object] = {}
+        for arg, default_node, default in zip(spec.kwonlyargs, spec.kw_defaults, function.kw_defaults, strict=True):
+            keywords[arg.arg] = self._argument(arg, default if default_node is not None else ..., i, function.scope)
+        if spec.vararg is not None and re.search(r"optim|model|net|scaler", spec.vararg.arg):
+            args.extend(self._unknown(f"{spec.vararg.arg}[{k}]", 0) for k in range(2))
+        if spec.kwarg is not None and re.search(r"optim|model|net", spec.kwarg.arg):
+            keywords.update({f"{k}": self._unknown(f"{spec.kwarg.arg}[{k}]", 0) for k in ("first", "second")})
+        return args, keywords
+
+    def _argument(self, arg: ast.arg, default: object, i: int, scope: Scope) -> object:
+        name = arg.arg
+        plan, world = self.world.plan, self.world
+        given = plan.flag(name)
+        absent = plan.flag(f"{name} is None")
+        if default is ...:
+            cls = self._class_of(arg, scope)
+            if cls is not None:
+                return self._instance_of(cls)
+            return self._unknown(name, i)
+        if isinstance(default, bool):
+            value = given if given is not None else default or (bool(AMP_FLAG.search(name)) and not OFF.search(name))
+            if value != default:
+                world.assume(f"{name} is {'true' if value else 'false'}")
+            return value
+        if default is None:
+            if absent is True:
+                return None
+            if absent is False or given or SCALER.search(name) or re.search(r"max_norm|clip|grad_norm|optimizer|sched|param", name):
+                world.assume(f"{name} is not None")
+                return self._unknown(name, i)
+            return None
+        return default
+
+    def _class_of(self, arg: ast.arg, scope: Scope) -> UserClass | None:
+        if arg.annotation is not None:
+            text = ast.unparse(arg.annotation).strip("'\"").rsplit(".", 1)[-1]
+            found = scope.globals_.names.get(text)
+            if isinstance(found, UserClass):
+                return found
+        for value in scope.globals_.names.values():
+            if isinstance(value, UserClass) and len(arg.arg) > 4:
+                if re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", value.name).strip("_").lower() == arg.arg.lower():
+                    return value
+        return None
+
+    def _instance_of(self, cls: UserClass) -> object:
+        key = f"<{cls.name}>"
+        if key not in self.kept:
+            self.kept[key] = self._make(cls)  # type: ignore[assignment]
+        return self.kept[key]
+
+    def _unknown(self, name: str, i: int) -> Unknown:
+        """The same object in every call where its use made it a model, an optimizer, ...; else a new batch."""
+        old = self.kept.get(name)
+        if old is not None and (old.bound is not None or _has_bound(old) or not _fresh(name)):
+            return old
+        made = self.kept[name] = Unknown(name, i + 1, data=_fresh(name))
+        return made
+
+
+def _has_bound(unknown: Unknown) -> bool:
+    return any(isinstance(v, Unknown) and (v.bound is not None or _has_bound(v)) for v in unknown.attrs.values())
+
+
+_LASTING = re.compile(
+    r"optim|scaler|sched|loader|args|cfg|config|device|criterion|writer|logger|param|opt(_|$|\d)|log$|history|path|folder"
+    r"|epoch|hook|callback|dataset|batches$|data$",
+    re.I,
+)
+
+
+def _fresh(name: str) -> bool:
+    """Whether a parameter of that name is data, new in every call."""
+    from amplint.verify.world import MODEL
+
+    return not _LASTING.search(name) and (not MODEL.search(name) or name in ("item", "value", "query")) and not re.search(
+        r"loss_fn|lr$|weight$|clip|norm|accum|every|steps?$|size|num|^n_|flag|mode|use_|amp|fp16", name
+    )

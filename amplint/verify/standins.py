@@ -1,0 +1,441 @@
+"""What torch objects become in a replay: models, optimizers, scalers, regions, schedules and their records.
+
+Everything here is real torch on small tensors (4 x 4), so the scaler, autograd and the clips behave as
+they do in the user's program. What is replaced is what those statements do not depend on: the data, the
+layers, the loss. Weights stay where they are unless a run says otherwise: then the program with AMP and
+the one without see the same forward passes, whatever the scaler skips.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SIZE = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one execution of a replay is set up; the reference is the one with `scaled` off.
+
+    scale         initial scale where the program names none
+    gain          factor on all gradients, to lie above or below clipping limits
+    overflow_at   number of the backward whose gradients get an infinity, 0 for none
+    growth        every successful step doubles the scale (growth_interval 1)
+    half_grads    gradients are rounded to fp16, so large scales overflow
+    autocast      regions are entered for real, on the CPU
+    apart         every scaler starts at another scale
+    learn         optimizers move the weights
+    repeat        every batch is the same
+    island        the models keep one layer in fp32
+    single        all constructions of a scaler give the first one
+    dtype         autocast dtype to use in place of the program's
+    fail          an exception rises behind the second unscale_, inside the program's own `try`
+    backward_outside   regions are left around every backward
+    """
+
+    name: str
+    scaled: bool = True
+    scale: float = 1024.0
+    gain: float = 64.0
+    overflow_at: int = 0
+    growth: bool = False
+    half_grads: bool = False
+    autocast: bool = False
+    apart: bool = False
+    learn: bool = False
+    repeat: bool = False
+    island: bool = False
+    single: bool = False
+    dtype: torch.dtype | None = None
+    fail: bool = False
+    backward_outside: bool = False
+
+
+@dataclass
+class Event:
+    """Something that happened to a scaler, an optimizer or a gradient, with the user's place."""
+
+    kind: str
+    path: str
+    line: int
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class StepRecord:
+    """One call for an optimizer step: the gradients it saw, or None where the scaler skipped it."""
+
+    optimizer: str
+    backwards: int
+    ordinal: int
+    gradients: Tensor | None
+    path: str
+    line: int
+    direct: bool
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return (self.optimizer, self.backwards, self.ordinal)
+
+
+class Ledger:
+    """What a run wrote down."""
+
+    def __init__(self, run: Run, limit: int) -> None:
+        self.run = run
+        self.limit = limit
+        self.events: list[Event] = []
+        self.steps: list[StepRecord] = []
+        self.backwards = 0
+        self.path = ""
+        self.line = 0
+        self.injected: list[int] = []
+        self.scaler_steps = 0
+        self.in_scaler = False
+        self.pending_zero: list[Optimizer] = []
+        self.auto_zero = False
+        self.updates = 0
+
+    def note(self, kind: str, **data: Any) -> None:
+        self.events.append(Event(kind, self.path, self.line, data))
+
+    def record_step(self, optimizer: Optimizer, gradients: Tensor | None) -> None:
+        ordinal = sum(1 for s in self.steps if s.optimizer == optimizer.label and s.backwards == self.backwards)
+        self.steps.append(
+            StepRecord(
+                optimizer.label, self.backwards, ordinal, gradients, self.path, self.line, direct=not self.in_scaler
+            )
+        )
+        if self.auto_zero:
+            self.pending_zero.append(optimizer)
+
+
+def seeded(label: str, *numbers: int) -> torch.Generator:
+    """A generator that depends on the name and the numbers alone."""
+    digest = hashlib.sha256(repr((label, numbers)).encode()).digest()
+    generator = torch.Generator()
+    generator.manual_seed(int.from_bytes(digest[:7], "big"))
+    return generator
+
+
+def noise(label: str, *numbers: int, shape: tuple[int, ...] = (SIZE, SIZE)) -> Tensor:
+    return torch.randn(shape, generator=seeded(label, *numbers), dtype=torch.float32)
+
+
+def fitted(tensor: Tensor) -> Tensor:
+    """The tensor as 4 x 4 floats, by repetition or truncation; keeps the graph."""
+    flat = tensor.reshape(-1)
+    if not (flat.is_floating_point()):
+        flat = flat.float()
+    wanted = SIZE * SIZE
+    if flat.numel() == 0:
+        return torch.zeros(SIZE, SIZE)
+    if flat.numel() < wanted:
+        flat = flat.repeat(-(-wanted // flat.numel()))
+    return flat[:wanted].reshape(SIZE, SIZE)
+
+
+def mixture(label: str, tensors: Iterable[Tensor], scalar: bool = False) -> Tensor:
+    """A differentiable stand-in for an unknown function of some tensors."""
+    total = torch.zeros(SIZE, SIZE)
+    for i, tensor in enumerate(tensors):
+        total = total + fitted(tensor).float() * (1.0 + 0.2 * noise(label, i))
+    return (total * noise(label, 99)).mean() if scalar else total
+
+
+class Model(nn.Module):
+    """A network in place of the user's: three small layers, any arguments, a 4 x 4 result.
+
+    `part(name)` is what an attribute of it stands for: a network that shares one of its layers.
+    """
+
+    def __init__(self, label: str, ledger: Ledger, layers: list[nn.Linear] | None = None) -> None:
+        super().__init__()
+        self.label = label
+        self.ledger = ledger
+        self.parts: dict[str, Model] = {}
+        if layers is None:
+            layers = []
+            for i in range(3):
+                layer = nn.Linear(SIZE, SIZE)
+                with torch.no_grad():
+                    layer.weight.copy_(noise(label, i, 0) * 0.5)
+                    layer.bias.copy_(noise(label, i, 1, shape=(SIZE,)) * 0.1)
+                layers.append(layer)
+            for layer in layers:
+                for parameter in layer.parameters():
+                    self.watch(parameter)
+        self.layers = nn.ModuleList(layers)
+
+    def watch(self, parameter: nn.Parameter) -> None:
+        run = self.ledger.run
+
+        def hook(gradient: Tensor) -> Tensor:
+            out = gradient * run.gain
+            return out.half().to(out.dtype) if run.half_grads else out
+
+        if run.gain != 1.0 or run.half_grads:
+            parameter.register_hook(hook)
+
+    def part(self, name: str) -> Model:
+        if name not in self.parts:
+            layers = list(self.layers)
+            self.parts[name] = Model(f"{self.label}.{name}", self.ledger, [layers[len(self.parts) % len(layers)]])  # type: ignore[list-item]
+        return self.parts[name]
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        parameter = next(self.parameters())
+        dtype = parameter.dtype
+        x = torch.zeros(SIZE, SIZE)
+        for i, value in enumerate(inputs):
+            x = x + fitted(value) * (1.0 + 0.1 * i)
+        if not inputs:
+            x = noise(self.label, self.ledger.backwards)
+        x = x.to(dtype) if not torch.is_autocast_enabled("cpu") else x
+        for i, layer in enumerate(self.layers):
+            if i == 1 and self.ledger.run.island:
+                with torch.autocast("cpu", enabled=False):
+                    x = torch.tanh(layer(x.float()))
+            elif i + 1 < len(self.layers):
+                x = torch.tanh(layer(x))
+            else:
+                x = layer(x)
+        return x
+
+
+class Composite(Model):
+    """A user's own network class: the stand-ins that its constructor made, one after the other."""
+
+    def __init__(self, label: str, ledger: Ledger, members: list[nn.Module]) -> None:
+        super().__init__(label, ledger, [] if members else None)
+        self.members = nn.ModuleList(members)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if not len(self.members):
+            return super().forward(*inputs)
+        x = sum((fitted(v) * (1.0 + 0.1 * i) for i, v in enumerate(inputs)), torch.zeros(SIZE, SIZE))
+        for member in self.members:
+            x = torch.tanh(member(x)) + 0.3 * x
+        return x
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Hands nothing on: it writes down the gradients that it is given.
+
+    With `run.learn` it also takes a plain SGD step. `resolve` names the parameters as late as possible,
+    because which networks belong to an optimizer parameter of a function shows only in use.
+    """
+
+    def __init__(self, label: str, ledger: Ledger, resolve: Callable[[], list[nn.Parameter]], fused: bool, lr: float):
+        self.label = label
+        self.ledger = ledger
+        self.resolve = resolve
+        self.lr = lr
+        self.fused = fused
+        self.user_step: Callable[..., object] | None = None
+        self.settled: Callable[[], bool] = lambda: True
+        self._groups: list[dict[str, Any]] | None = None
+        self.state: Any = {}
+        self.defaults = {"lr": lr}
+        if fused:
+            self._step_supports_amp_scaling = True
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        if self._groups is None:
+            parameters = self.resolve()
+            groups = [{"params": parameters, "lr": self.lr, "weight_decay": 0.0, "momentum": 0.9, "initial_lr": self.lr}]
+            if not parameters or not self.settled():
+                return groups
+            self._groups = groups
+        return self._groups
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.ledger.note("zero_grad", optimizer=self.label)
+        for parameter in self.parameters():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad = torch.zeros_like(parameter.grad)
+
+    def step(self, closure: Callable[[], object] | None = None, *rest: object) -> object:  # type: ignore[override]
+        if self.user_step is not None:
+            return self.user_step(*([closure] if closure is not None else []))
+        return self.record(closure)
+
+    def record(self, closure: Callable[[], object] | None = None) -> object:
+        result = closure() if callable(closure) else None
+        factor = 1.0
+        if self.fused and getattr(self, "found_inf", None) is not None:
+            if float(self.found_inf) > 0:  # type: ignore[attr-defined]
+                self.ledger.record_step(self, None)
+                return result
+            scale = getattr(self, "grad_scale", None)
+            factor = 1.0 / float(scale) if scale is not None else 1.0
+        gradients = [
+            (p.grad.detach() if p.grad is not None else torch.zeros_like(p)).double().reshape(-1) * factor
+            for p in self.parameters()
+        ]
+        self.ledger.record_step(self, torch.cat(gradients).clone() if gradients else torch.zeros(0))
+        if self.ledger.run.learn:
+            with torch.no_grad():
+                for parameter in self.parameters():
+                    if parameter.grad is not None:
+                        parameter.add_(parameter.grad.to(parameter.dtype), alpha=-self.lr * factor)
+        return result
+
+    def add_param_group(self, group: Any) -> None:
+        if isinstance(group, dict) and self.param_groups:
+            params = group.get("params")
+            self.param_groups[0]["params"].extend(params if isinstance(params, list) else [params])
+
+    def state_dict(self) -> Any:
+        return State("optimizer", {"state": {}, "param_groups": [{"lr": self.lr}]})
+
+    def load_state_dict(self, state: Any) -> None:
+        self.ledger.note("load", what="optimizer", owner=self.label)
+
+
+class Scheduler:
+    """Counts its steps."""
+
+    def __init__(self, label: str, ledger: Ledger) -> None:
+        self.label = label
+        self.ledger = ledger
+        self.count = 0
+
+    def step(self, *args: object, **keywords: object) -> None:
+        self.count += 1
+        self.ledger.note("scheduler", count=self.count, label=self.label)
+
+    def state_dict(self) -> Any:
+        return State("scheduler", {"last_epoch": self.count})
+
+    def load_state_dict(self, state: Any) -> None:
+        self.ledger.note("load", what="scheduler", owner=self.label)
+
+
+class State(dict[str, Any]):
+    """A state dict that remembers what it is the state of."""
+
+    def __init__(self, what: str, content: dict[str, Any], owner: object = None) -> None:
+        super().__init__(content)
+        self.what = what
+        self.owner = owner
+
+
+class Scaler(torch.amp.GradScaler):
+    """The real scaler, on the CPU, with a record of what is asked of it."""
+
+    def __init__(self, label: str, ledger: Ledger, **settings: Any) -> None:
+        super().__init__("cpu", **settings)
+        self.label = label
+        self.ledger = ledger
+        self.place = (ledger.path, ledger.line)
+
+    def scale(self, outputs: Any) -> Any:
+        self.ledger.note("scale", scaler=self.label, scale=self.get_scale())
+        return super().scale(outputs)
+
+    def unscale_(self, optimizer: Any) -> None:
+        self.ledger.note("unscale_", scaler=self.label, optimizer=getattr(optimizer, "label", "?"))
+        super().unscale_(optimizer)
+
+    def step(self, optimizer: Any, *args: Any, **keywords: Any) -> Any:
+        ledger = self.ledger
+        before = len(ledger.steps)
+        outer, ledger.in_scaler = ledger.in_scaler, True
+        self_label = getattr(optimizer, "label", "?")
+        try:
+            result = super().step(optimizer, *args, **keywords)
+        finally:
+            ledger.in_scaler = outer
+        if len(ledger.steps) == before and isinstance(optimizer, Optimizer):
+            ledger.record_step(optimizer, None)
+        skipped = len(ledger.steps) > before and ledger.steps[-1].gradients is None
+        ledger.note("scaler.step", scaler=self.label, optimizer=self_label, skipped=skipped, scale=self.get_scale())
+        return result
+
+    def update(self, new_scale: Any = None) -> None:
+        before = self.get_scale()
+        super().update(new_scale)
+        self.ledger.updates += 1
+        self.ledger.note("update", scaler=self.label, before=before, scale=self.get_scale())
+
+    def state_dict(self) -> Any:
+        self.ledger.note("scaler.state_dict", scaler=self.label, scale=self.get_scale())
+        return State("scaler", super().state_dict(), self)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.ledger.note("load", what="scaler", owner=self.label)
+        super().load_state_dict(dict(state_dict))
+
+
+class DuckOptimizer:
+    """An optimizer wrapper of the user's: its own `step`, the parameters of what it wraps."""
+
+    def __init__(self, label: str, step: Callable[..., object], groups: Callable[[], Any]) -> None:
+        self.label = label
+        self.step = step
+        self._groups = groups
+
+    @property
+    def param_groups(self) -> Any:
+        return self._groups()
+
+
+class Region:
+    """An autocast context. `enabled`, `dtype` and the cache are as the program says.
+
+    The object keeps one real context, which is entered again whenever the program enters it again, so
+    a region that is entered inside itself misbehaves just as the real one does.
+    """
+
+    def __init__(self, ledger: Ledger, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None) -> None:
+        self.ledger = ledger
+        self.device = device
+        self.enabled = enabled
+        self.dtype = dtype or (torch.bfloat16 if device == "cpu" else torch.float16)
+        self.cache = cache
+        self.place = (ledger.path, ledger.line)
+        dtype = ledger.run.dtype or self.dtype
+        if dtype not in (torch.float16, torch.bfloat16):
+            dtype = torch.float16
+        keywords: dict[str, Any] = {"cache_enabled": cache} if cache is not None else {}
+        self.real = torch.autocast("cpu", dtype=dtype, enabled=enabled and ledger.run.autocast, **keywords)
+
+    def __enter__(self) -> Region:
+        self.ledger.note("region", enabled=self.enabled, dtype=str(self.dtype), place=self.place)
+        self.real.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.real.__exit__(None, None, None)
+
+
+TORCH_EVIDENCE = ("torch/amp/", "torch/nn/utils/clip_grad", "torch/cuda/amp/", "torch/cpu/amp/")
+
+
+def raised_by_amp(error: BaseException) -> bool:
+    """Whether torch's AMP code or a clip is among the frames that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(part in frame.filename.replace("\\", "/") for frame in frames for part in TORCH_EVIDENCE)
+
+
+def silence() -> None:
+    """No warnings from torch in a replay: they go to nobody."""
+    warnings.filterwarnings("ignore")
