@@ -324,6 +324,13 @@ class Configuration:
         self._by_folder: dict[Path, Settings] = {}
         self._default = self._overridden(Settings())
 
+    @classmethod
+    def fixed(cls, settings: Settings) -> Configuration:
+        """The same settings for every file."""
+        configuration = cls(isolated=True)
+        configuration._default = settings
+        return configuration
+
     def for_folder(self, folder: Path) -> Settings:
         """The settings of files directly in an absolute folder. Raises ConfigError."""
         if self._explicit is not None:

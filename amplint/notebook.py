@@ -86,6 +86,11 @@ class Notebook:
         """The line of the program of a line of a cell."""
         return self.by_index[cell].first_line + line - 1
 
+    def line(self, line: int, cell: int) -> str | None:
+        """A line of a cell as the user wrote it, magics and all, without its end; None where there is none."""
+        lines = _NEWLINE.split(self.by_index[cell].source) if cell in self.by_index else []
+        return lines[line - 1] if 1 <= line <= len(lines) else None
+
     @property
     def by_index(self) -> Mapping[int, Cell]:
         return {cell.index: cell for cell in self.cells}

@@ -60,6 +60,11 @@ class Suppressed:
     kind: Literal["ignore", "file-ignore", "noqa", "baseline"]
     reason: str = ""
 
+    @classmethod
+    def by(cls, directive: Directive, finding: Finding) -> Suppressed:
+        kind = "ignore" if directive.kind == "unknown" else directive.kind
+        return cls(finding, kind, directive.reason)
+
 
 def directives(module: SourceModule) -> list[Directive]:
     """The directives of a file, in order."""
@@ -123,9 +128,12 @@ class Suppressions:
     _by_file: dict[str, dict[tuple[int | None, int], list[Directive]]] = field(default_factory=dict)
     _used: dict[Directive, set[str]] = field(default_factory=dict)
 
-    def silencing(self, finding: Finding) -> Directive | None:
-        """The directive that silences a finding, if any; every one that does counts as used."""
-        found = [d for d in self._near(finding) if d.covers(finding.rule)]
+    def silencing(self, finding: Finding, by_name: bool = False) -> Directive | None:
+        """The directive that silences a finding, if any; every one that does counts as used.
+
+        With `by_name`, a directive that names no rule does not count.
+        """
+        found = [d for d in self._near(finding) if d.covers(finding.rule) and (d.spelled or not by_name)]
         for directive in found:
             self._used.setdefault(directive, set()).add(finding.rule)
         return found[0] if found else None

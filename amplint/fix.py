@@ -1,0 +1,214 @@
+"""Applying fixes: whole or not at all, in rounds where they overlap, and never to a result that is no Python.
+
+A fix after which its rule says as much as before is taken back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amplint.finding import Edit, Finding
+from amplint.source import NEWLINE, SourceError, SourceModule
+
+if TYPE_CHECKING:
+    from amplint.engine import Run, Sources
+
+#: rounds of fixing and checking; more mean that fixes undo each other
+MAX_ROUNDS = 20
+
+
+def apply_edits(module: SourceModule, edits: Iterable[Edit]) -> bytes:
+    """The bytes of a file after edits, which must not overlap. Raises SourceError if they are no Python then."""
+    edits = list(edits)
+    if module.notebook is not None:
+        by_cell: dict[int, list[Edit]] = {}
+        for edit in edits:
+            by_cell.setdefault(edit.place.cell or 0, []).append(edit)
+        sources = {cell: _spliced(module.notebook.by_index[cell].source, own) for cell, own in by_cell.items()}
+        text = module.notebook.with_sources(sources)
+    else:
+        text = _spliced(module.text, edits)
+    try:
+        data = text.encode(module.encoding)
+    except UnicodeEncodeError as error:
+        raise SourceError(f"cannot be written as {module.encoding}: {error.reason}") from None
+    SourceModule.from_bytes(data, module.path).tree  # noqa: B018 - raises where the result is broken
+    return data
+
+
+def _spliced(text: str, edits: Iterable[Edit]) -> str:
+    starts = [0, *(match.end() for match in NEWLINE.finditer(text))]
+
+    def offset(line: int, column: int) -> int:
+        return starts[line - 1] + column - 1 if line <= len(starts) else len(text)
+
+    spans = sorted(
+        (offset(e.place.line, e.place.column), offset(e.place.end_line, e.place.end_column), e.text) for e in set(edits)
+    )
+    parts, at = [], 0
+    for start, end, new in spans:
+        parts += [text[at:start], new]
+        at = end
+    return "".join([*parts, text[at:]])
+
+
+def _overlap(a: Edit, b: Edit) -> bool:
+    """Whether two edits cannot both be applied; the same edit twice is one edit."""
+    if a == b or (a.place.path, a.place.cell) != (b.place.path, b.place.cell):
+        return False
+    a_start, a_end = (a.place.line, a.place.column), (a.place.end_line, a.place.end_column)
+    b_start, b_end = (b.place.line, b.place.column), (b.place.end_line, b.place.end_column)
+    if a_start == b_start:
+        return True
+    return a_start < b_end and b_start < a_end
+
+
+@dataclass(slots=True)
+class Fixed:
+    """What fixing did. `before` and `after` are the bytes of the changed files, by display path."""
+
+    before: dict[str, bytes] = field(default_factory=dict)
+    after: dict[str, bytes] = field(default_factory=dict)
+    applied: list[Finding] = field(default_factory=list)
+
+
+Recheck = Callable[[Mapping[Path, bytes]], "Run"]
+
+
+def is_applicable(finding: Finding, unsafe: bool) -> bool:
+    """Whether a finding has a fix that may be applied; one that the verifier saw fail may not."""
+    fix = finding.fix
+    if fix is None or (fix.safety == "unsafe" and not unsafe):
+        return False
+    verdict = finding.verdict
+    return verdict is None or (verdict.status != "refuted" and verdict.fix_verified is not False)
+
+
+def fix_all(run: Run, recheck: Recheck, unsafe: bool = False) -> tuple[Fixed, Run]:
+    """Apply fixes in rounds until none is left, in memory.
+
+    `recheck` checks again with other contents for some files, by absolute path. Returns what changed, and the
+    run that saw the changes.
+    """
+    fixed = Fixed()
+    refused: set[tuple[str, str]] = set()
+    for _ in range(MAX_ROUNDS):
+        wanted = [f for f in run.findings if is_applicable(f, unsafe) and _key(f) not in refused]
+        chosen = _usable(_without_overlaps(wanted), run.sources, refused)
+        if not chosen:
+            break
+        new = _attempt(chosen, run.sources) or {}
+        contents = {run.sources.path(display): data for display, data in {**fixed.after, **new}.items()}
+        after = recheck(contents)
+        before_counts, after_counts = _counts(run), _counts(after)
+        useless = [f for f in chosen if after_counts[f.rule, f.place.path] >= before_counts[f.rule, f.place.path]]
+        if useless:
+            refused.update(map(_key, useless))
+            continue
+        for display, data in new.items():
+            fixed.before.setdefault(display, run.sources.data(display))
+            fixed.after[display] = data
+        fixed.applied.extend(chosen)
+        run = after
+    return fixed, run
+
+
+def _key(finding: Finding) -> tuple[str, str]:
+    return finding.fingerprint, finding.fix.title if finding.fix else ""
+
+
+def _counts(run: Run) -> Counter[tuple[str, str]]:
+    return Counter((finding.rule, finding.place.path) for finding in run.findings)
+
+
+def _without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
+    chosen: list[Finding] = []
+    taken: list[Edit] = []
+    for finding in findings:
+        edits = finding.fix.edits if finding.fix else ()
+        if not any(_overlap(edit, other) for edit in edits for other in taken):
+            chosen.append(finding)
+            taken.extend(edits)
+    return chosen
+
+
+def _usable(findings: Sequence[Finding], sources: Sources, refused: set[tuple[str, str]]) -> list[Finding]:
+    """The findings whose fixes leave Python behind, together; what breaks a file by itself is refused."""
+    if not findings or _attempt(findings, sources) is not None:
+        return list(findings)
+    usable: list[Finding] = []
+    for finding in findings:
+        if _attempt([finding], sources) is None:
+            refused.add(_key(finding))
+        elif _attempt([*usable, finding], sources) is not None:
+            usable.append(finding)
+    return usable
+
+
+def _attempt(findings: Sequence[Finding], sources: Sources) -> dict[str, bytes] | None:
+    """The new bytes of the files that fixes touch; None where one of them is not checked, or would not be Python."""
+    by_file: dict[str, list[Edit]] = {}
+    for finding in findings:
+        for edit in finding.fix.edits if finding.fix else ():
+            by_file.setdefault(edit.place.path, []).append(edit)
+    new: dict[str, bytes] = {}
+    for display, edits in by_file.items():
+        module = sources.module(display) if display in sources else None
+        if module is None:
+            return None
+        try:
+            new[display] = apply_edits(module, edits)
+        except (SourceError, KeyError):
+            return None
+    return new
+
+
+# -- files -----------------------------------------------------------------------------------------------
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace a file's contents at once, so that no reader sees half of it; its mode and links stay."""
+    target = Path(os.path.realpath(path))
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        shutil.copymode(target, name)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def diff(display: str, before: bytes, after: bytes) -> str:
+    """A unified diff of two versions of a file; of a notebook, of its code cells."""
+    import difflib
+
+    old, new = SourceModule.from_bytes(before, display), SourceModule.from_bytes(after, display)
+    if old.notebook is None or new.notebook is None:
+        return _unified(difflib.unified_diff(_split(old.text), _split(new.text), display, display))
+    parts = [
+        _unified(difflib.unified_diff(_split(a.source), _split(b.source), where, where))
+        for a, b in zip(old.notebook.cells, new.notebook.cells, strict=True)
+        for where in [f"{display}:cell {a.index}"]
+    ]
+    return "".join(parts)
+
+
+def _split(text: str) -> list[str]:
+    return re.findall(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+$", text)
+
+
+def _unified(lines: Iterable[str]) -> str:
+    out = []
+    for line in lines:
+        out.append(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n")
+    return "".join(out)
