@@ -1,0 +1,121 @@
+"""AMP404: an epsilon that is zero in fp16 is added to a 16-bit tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+#: how a number below 6e-8 is usually written
+_SMALL = tuple(b"e-" + power for power in (b"08", b"09", b"8", b"9", b"1", b"2", b"3"))
+
+
+class HalfEpsilon(Rule):
+    """An epsilon below the range of fp16 is added to, or clamps, a tensor that is 16 bit there.
+
+    ## What it does
+
+    Reports a constant below 6e-8 that is added to an fp16 tensor, or that is the lower bound of `clamp` or
+    `clamp_min` on one, when the tensor was made in an fp16 autocast region or cast by hand. Also reports Adam and its
+    relatives with such an `eps` (the default is 1e-8) on fp16 weights.
+
+    ## Why is this bad
+
+    The smallest positive number of fp16 is 5.96e-8. An epsilon of 1e-8 is rounded to zero when it meets an fp16
+    tensor: 0 / (0 + 1e-8) is NaN, the logarithm of it is minus infinity, `clamp(min=1e-8)` lets zero through. 1e-7
+    survives, as 1.19e-7. The guard is gone in the one case for which it was written, and only there, so that the
+    fault shows after hours of training as a NaN in the loss. Adam on fp16 weights turned a weight with gradient 0
+    into NaN in its first step.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Gate(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.inner = nn.Linear(width, width)
+
+        def forward(self, x):
+            with torch.autocast("cuda", dtype=torch.float16):
+                h = torch.relu(self.inner(x))
+                peak = h.amax(-1, keepdim=True)
+                return h / (peak + 1e-8)  # <- here
+
+
+    gate = Gate(4).to("cuda")
+    nn.init.constant_(gate.inner.bias, -20.0)
+    with torch.no_grad():
+        print(gate(torch.randn(2, 4, device="cuda")))
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+
+    class Gate(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.inner = nn.Linear(width, width)
+
+        def forward(self, x):
+            with torch.autocast("cuda", dtype=torch.float16):
+                h = torch.relu(self.inner(x))
+                peak = h.amax(-1, keepdim=True)
+                return h / (peak.float() + 1e-8)
+
+
+    gate = Gate(4).to("cuda")
+    nn.init.constant_(gate.inner.bias, -20.0)
+    with torch.no_grad():
+        print(gate(torch.randn(2, 4, device="cuda")))
+    ```
+
+    ## Known limits
+
+    - Sums, norms, softmax, logarithms and exponentials give fp32 in a cuda region; an epsilon on their results is not
+      reported. On cpu they stay in 16 bit.
+    - A tensor whose dtype is not known is not reported, and neither is an epsilon that is read from a configuration.
+    - With mixed precision beside a half model, `half-model-with-amp` speaks about the optimizer's default eps.
+
+    ## Fix safety
+
+    No fix. A larger epsilon changes results everywhere, a cast to fp32 costs memory; both are right.
+
+    ## How it is confirmed
+
+    The operation is executed on an fp16 tensor of zeros: a sum that is still zero, a clamp that lets zero through, or
+    a weight that is not finite after one step confirms the finding. Which operators keep 16 bit on cuda is decided
+    with fake tensors.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo
+    - https://docs.pytorch.org/docs/stable/amp.html#cuda-ops-that-can-autocast-to-float32
+    """
+
+    code = "AMP404"
+    name = "half-epsilon"
+    severity = Severity.WARNING
+    needles = (
+        (b"autocast", b".half()", b"HalfTensor"),
+        (b"autocast()", b'autocast("', b"autocast('", b"float16", b".half()", b"HalfTensor", b"scaler"),
+        (*_SMALL, b"Adam"),
+    )
+    confirmed_by = "state"
+    yields_to = ("AMP401",)
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
