@@ -75,8 +75,8 @@ class SharedScalerUpdatedMidWindow(Rule):
     ```
 
     ## Known limits
-    An `update()` is right when the other optimizer's backward comes after it, as in the usual GAN; that is silent.
-    Where two optimizers share parameters, or a list's length is unknown and may be one, nothing is reported.
+    An `update()` is right when the other optimizer's backward comes after it, as in the usual GAN; that is silent. A
+    loop over optimizers is taken to run more than once. Where two optimizers share parameters nothing is reported.
 
     ## Fix safety
     Safe: all updates but the last of the iteration are removed, when they stand in the same block. No fix in loops and

@@ -93,6 +93,7 @@ class StepBypassesScaler(Rule):
     needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     fix = "unsafe"
     confirmed_by = "grad"
+    yields_to = ("AMP213",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         yield from ()
