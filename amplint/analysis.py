@@ -1,0 +1,198 @@
+"""One analysed module, as the rules see it, and the run of all rules over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from amplint import guards
+from amplint.execution import Executor, Settings
+from amplint.finding import Confidence
+from amplint.rule import Fault, Rule, Site
+from amplint.traces import Trace, explore
+from amplint.values import AttrOf, Const, Instance, ItemOf, OpV, Optimizer, Result, Scaler, Sym, Value
+
+if TYPE_CHECKING:
+    from amplint.project import ModuleEnv, Project
+    from amplint.source import SourceModule
+    from amplint.states import Entered, Event
+
+
+class Unit:
+    """What a rule may look at: the traces of a module, and questions about them that many rules ask."""
+
+    def __init__(self, env: ModuleEnv, executor: Executor, traces: Sequence[Trace], target: str) -> None:
+        self.env = env
+        self.source: SourceModule = env.source
+        self.project: Project = env.project
+        self.executor = executor
+        self.traces = tuple(traces)
+        #: the torch version that the code is meant for, e.g. "2.6"
+        self.target = target
+
+    def events(self, *kinds: str) -> Iterator[tuple[Trace, int, Event]]:
+        """Every event of these kinds with its trace and its position there."""
+        wanted = frozenset(kinds)
+        for trace in self.traces:
+            for position, event in enumerate(trace.events):
+                if event.kind in wanted:
+                    yield trace, position, event
+
+    def site_of(self, value: Value | None) -> Site | None:
+        """Where an object was constructed, if that was seen."""
+        return self.executor.sites.get(value) if value is not None else None
+
+    # --- regions ---------------------------------------------------------------------------------
+
+    def autocast(self, event: Event, trace: Trace) -> Entered | None:
+        """The innermost autocast region around an event, if it can be enabled on this trace."""
+        for region in reversed(event.regions):
+            if region.context.kind == "autocast":
+                return region if self.can_hold(region.context.details.enabled, event.assume, trace) else None
+        return None
+
+    def can_hold(self, condition: Value, assume: dict[Any, bool], trace: Trace) -> bool:
+        """Whether a condition is true, or free, under what the path has decided."""
+        return self._outcome(condition, {**trace.assume, **assume}) is not False
+
+    def certain(self, condition: Value, assume: dict[Any, bool]) -> bool:
+        """Whether a condition is known to be true."""
+        return self._outcome(condition, assume) is True
+
+    def _outcome(self, value: Value, assume: dict[Any, bool]) -> bool | None:
+        if isinstance(value, OpV):
+            if value.op == "not":
+                inner = self._outcome(value.args[0], assume)
+                return None if inner is None else not inner
+            if value.op in ("and", "or"):
+                outcomes = [self._outcome(a, assume) for a in value.args]
+                decisive = value.op == "or"
+                if decisive in outcomes:
+                    return decisive
+                return None if None in outcomes else not decisive
+            if value.op == "ite":
+                test = self._outcome(value.args[0], assume)
+                if test is None:
+                    both = {self._outcome(value.args[1], assume), self._outcome(value.args[2], assume)}
+                    return both.pop() if len(both) == 1 else None
+                return self._outcome(value.args[1 if test else 2], assume)
+        lit = guards.literal(value)
+        if isinstance(lit, bool):
+            return lit
+        known = guards.known(lit[0], assume)
+        return None if known is None else known is lit[1]
+
+    # --- words -----------------------------------------------------------------------------------
+
+    def assumptions(self, event: Event, *conditions: Value) -> tuple[str, ...]:
+        """The flags that must be set for an event to be reached, in words; `conditions` are required as well."""
+        found: list[str] = []
+        for atom, outcome in event.assume.items():
+            if all(_flag_like(part) for part in atom[1:] if isinstance(part, Value)) and atom[0] != "mod":
+                found.append(guards.sentence(atom, outcome))
+        for condition in conditions:
+            lit = guards.literal(condition)
+            if not isinstance(lit, bool) and lit[0] not in event.assume:
+                found.append(guards.sentence(*lit))
+        return tuple(dict.fromkeys(found))
+
+    def confidence(self, *values: Value | None) -> Confidence:
+        """High where every object is seen constructed, else medium."""
+        for value in values:
+            if isinstance(value, Scaler) and not value.constructed:
+                return Confidence.MEDIUM
+            if isinstance(value, (Sym, AttrOf, ItemOf, Result)):
+                return Confidence.MEDIUM
+        return Confidence.HIGH
+
+    def call_steps(self, event: Event) -> list[tuple[Site, str]]:
+        """The calls that lead to an event in another function."""
+        return [(site, "called here") for site in event.calls]
+
+    def name(self, value: Value | None) -> str:
+        """A value as the user would write it, e.g. "optimizer"."""
+        return guards.describe(value) if value is not None else ""
+
+
+def _flag_like(value: Value) -> bool:
+    """Whether a value is something that a person sets: a parameter, an option, an attribute of the object."""
+    if isinstance(value, Const):
+        return True
+    if isinstance(value, Sym):
+        return value.parts[0] in ("param", "global")
+    if isinstance(value, AttrOf):
+        return isinstance(value.base, Instance) or _flag_like(value.base)
+    if isinstance(value, Scaler):
+        return not value.constructed
+    if isinstance(value, ItemOf):
+        return isinstance(value.parts[0], Value) and _flag_like(value.parts[0]) and isinstance(value.parts[1], Const)
+    return isinstance(value, Optimizer)
+
+
+def analyse(
+    module: SourceModule, project: Project, rules: Sequence[Rule], target: str, settings: Settings | None = None
+) -> list[tuple[Rule, Fault]]:
+    """Execute a module symbolically and let the rules judge the traces."""
+    unit = prepare(module, project, target, settings, rules)
+    found: list[tuple[Rule, Fault]] = []
+    for rule in rules:
+        if _applies(rule, target):
+            found.extend((rule, fault) for fault in _distinct(rule.check(unit)))
+    return arbitrate(found)
+
+
+def prepare(
+    module: SourceModule, project: Project, target: str, settings: Settings | None = None, rules: Iterable[Rule] = ()
+) -> Unit:
+    """The unit of a module: lowered, executed, ready for rules."""
+    env = project.enter(module)
+    chosen = settings or Settings()
+    chosen.torch = target
+    executor = Executor(project, chosen)
+    executor.effects.watched = frozenset(name for rule in rules for name in getattr(rule, "watches", ()))
+    traces = explore(env, executor)
+    return Unit(env, executor, traces, target)
+
+
+def version(text: str) -> tuple[int, ...]:
+    """A version for comparison: "2.10" is newer than "2.9"."""
+    parts = []
+    for part in text.split("."):
+        digits = "".join(c for c in part if c.isdigit())
+        if not digits:
+            break
+        parts.append(int(digits))
+    return tuple(parts)
+
+
+def _applies(rule: Rule, target: str) -> bool:
+    low, high = rule.torch
+    mine = version(target)
+    return (low is None or mine >= version(low)) and (high is None or mine < version(high))
+
+
+def _distinct(faults: Iterable[Fault]) -> Iterator[Fault]:
+    """One fault a place: the one of the highest confidence, the first of several."""
+    best: dict[tuple[str, int], Fault] = {}
+    for fault in faults:
+        known = best.get(fault.site.identity)
+        if known is None or fault.confidence > known.confidence:
+            best[fault.site.identity] = fault
+    yield from best.values()
+
+
+def arbitrate(found: list[tuple[Rule, Fault]]) -> list[tuple[Rule, Fault]]:
+    """Where several rules fit one fault, keep the most specific (see `Rule.yields_to`)."""
+    spoken: dict[str, list[Fault]] = {}
+    for rule, fault in found:
+        spoken.setdefault(rule.code, []).append(fault)
+    kept = []
+    for rule, fault in found:
+        touched = {fault.site.identity, *(site.identity for site, _ in fault.steps)}
+        rivals = [other for code in rule.yields_to for other in spoken.get(code, ())]
+        if any(
+            other.site.identity in touched or fault.site.identity in {site.identity for site, _ in other.steps} for other in rivals
+        ):
+            continue
+        kept.append((rule, fault))
+    return kept

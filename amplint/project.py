@@ -1,0 +1,259 @@
+"""The project around a file: modules found through imports, parsed only when something needs them."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amplint.library import EXTERNAL_ROOTS
+from amplint.lowering import lower
+from amplint.program import Attr, Call, Name, Program, Scope, path_of, walk
+from amplint.source import SourceError, SourceModule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
+#: a module that holds none of these has no part in mixed precision
+_VOCABULARY = re.compile(
+    rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
+)
+#: identifiers that make a scope worth executing
+RELEVANT_WORDS = frozenset(
+    "autocast GradScaler ShardedGradScaler scaler unscale_ backward zero_grad clip_grad_norm_ clip_grad_value_ clip_grad_norm "
+    "clip_grads_with_norm_ get_total_norm state_dict load_state_dict grad step update half bfloat16 float16 HalfTensor BFloat16Tensor "
+    "set_default_dtype get_scale register_hook amp save requires_grad_ requires_grad no_grad nullcontext "
+    "enter_context contextmanager optim Optimizer torch_dtype custom_fwd custom_bwd Function".split()
+)
+MAX_MODULES = 40
+MAX_BYTES = 600_000
+
+
+class ModuleEnv:
+    """A lowered module of the project with the facts that are cheap to read off its names.
+
+    `shared` is scratch space of the execution (the module's globals, decorators, ...), so that it
+    lives as long as the module does.
+    """
+
+    def __init__(self, source: SourceModule, file: Path | None, project: Project, number: int) -> None:
+        self.source = source
+        self.file = file
+        self.project = project
+        self.number = number
+        self.shared: dict[Any, Any] = {}
+
+    @cached_property
+    def program(self) -> Program:
+        return lower(self.source.tree)
+
+    @cached_property
+    def relevant(self) -> frozenset[Scope]:
+        """Scopes that hold AMP vocabulary, or call (by name) a function of the module that does."""
+        found = {s for s in self.program.scopes if not RELEVANT_WORDS.isdisjoint(s.words)}
+        names = {s.name for s in found if s.kind != "module"}
+        while True:
+            more = {s for s in self.program.scopes if s not in found and not names.isdisjoint(s.words)}
+            if not more:
+                return frozenset(found)
+            found |= more
+            names |= {s.name for s in more if s.kind != "module"}
+
+    @cached_property
+    def roles(self) -> dict[Scope, dict[str, str]]:
+        """What an access path must be, judged by how each scope uses it: scaler, optimizer, scheduler, model.
+
+        Paths of `self` are pooled over the methods of a class; a nested function sees its
+        encloser's roles, every function those of the module body.
+        """
+        own = {scope: _roles(scope) for scope in self.program.scopes}
+        for scope in self.program.scopes:
+            if scope.kind == "class":
+                pooled = own[scope]
+                for method in scope.children.values():
+                    for path, role in own[method].items():
+                        if path.startswith("self."):
+                            pooled.setdefault(path, role)
+        merged: dict[Scope, dict[str, str]] = {}
+        for scope in self.program.scopes:
+            outer: dict[str, str] = {}
+            if scope.parent is not None:
+                outer = {
+                    path: role
+                    for path, role in merged[scope.parent].items()
+                    if path.partition(".")[0] not in {p.name for p in scope.params} or path.startswith("self.")
+                }
+            merged[scope] = {**outer, **own[scope]}
+        return merged
+
+
+def _roles(scope: Scope) -> dict[str, str]:
+    methods: dict[str, set[str]] = {}
+    stepped: set[str] = set()
+    called: set[str] = set()
+    loop_targets: dict[str, str] = {}
+    for stmt in walk(scope.body):
+        if not isinstance(stmt, Call):
+            continue
+        if isinstance(stmt.func, Attr):
+            path = path_of(stmt.func.base)
+            if path:
+                name = stmt.func.name
+                if name in ("step", "unscale_") and stmt.args:
+                    argument = path_of(stmt.args[0].value)
+                    if argument:
+                        stepped.add(argument)
+                    name = f"{name}(optimizer)"
+                elif name == "update" and stmt.args:
+                    name = "update(value)"
+                methods.setdefault(path, set()).add(name)
+        elif isinstance(stmt.func, Name):
+            called.add(stmt.func.id)
+        if isinstance(stmt.func, Attr):
+            called.add(path_of(stmt.func))
+    del loop_targets
+    roles: dict[str, str] = {}
+    for path, used in methods.items():
+        if path.startswith("%"):
+            continue
+        last = path.rpartition(".")[2].lower()
+        named = "scaler" in last
+        if "unscale_(optimizer)" in used:
+            roles[path] = "scaler"
+        elif "scale" in used and used & {"step(optimizer)", "update", "get_scale"}:
+            roles[path] = "scaler"
+        elif named and used & {"step(optimizer)"} or (named and used & {"get_scale", "scale"}):
+            roles[path] = "scaler"
+        elif named and "update" in used and not used & {"transform", "fit", "inverse_transform", "avg", "reset"}:
+            roles[path] = "scaler"
+        elif {"zero_grad", "step"} <= used:
+            roles[path] = "optimizer"
+        elif "sched" in last and "step" in used:
+            roles[path] = "scheduler"
+        elif used & {"zero_grad", "step", "state_dict", "load_state_dict"} and re.search(r"(^|_)(optim\w*|opt)($|_|\d)", last):
+            roles[path] = "optimizer"
+        elif used & {"parameters", "named_parameters"}:
+            roles[path] = "model"
+        elif path in called and used & {"train", "eval", "state_dict", "half", "to", "cuda", "module", "zero_grad", "no_sync"}:
+            roles[path] = "model"
+    scalers = {path for path, role in roles.items() if role == "scaler"}
+    for stmt in walk(scope.body):
+        if isinstance(stmt, Call) and isinstance(stmt.func, Attr) and stmt.func.name in ("step", "unscale_") and stmt.args:
+            if path_of(stmt.func.base) in scalers:
+                argument = path_of(stmt.args[0].value)
+                if argument and not argument.startswith("%"):
+                    roles.setdefault(argument, "optimizer")
+    return roles
+
+
+class Project:
+    """The folder tree around the files being checked; resolves imports inside it.
+
+    A module is read at most once. What lies outside of the root, or has no AMP vocabulary, is not
+    parsed and counts as unknown.
+    """
+
+    def __init__(self, root: Path, settings: object = None) -> None:
+        self.root = root
+        self.settings = settings
+        self._modules: dict[Path, ModuleEnv | None] = {}
+
+    @classmethod
+    def for_file(cls, path: Path, settings: object = None) -> Project:
+        """The project of a file: the nearest folder with a version control or packaging mark, else the
+        outermost package folder, else the file's own."""
+        folder = path.resolve().parent
+        for candidate in (folder, *folder.parents):
+            if any((candidate / mark).exists() for mark in _ROOT_MARKS):
+                return cls(candidate, settings)
+        top = folder
+        while (top / "__init__.py").exists() and top.parent != top:
+            top = top.parent
+        return cls(top, settings)
+
+    def enter(self, source: SourceModule, file: Path | None = None) -> ModuleEnv:
+        """The environment of a module that is being checked itself."""
+        key = (file or Path(source.path)).resolve()
+        known = self._modules.get(key)
+        if known is not None and known.source is source:
+            return known
+        env = ModuleEnv(source, key, self, len(self._modules) + 1)
+        self._modules[key] = env
+        return env
+
+    def resolve(self, importer: ModuleEnv, dotted: str, level: int) -> ModuleEnv | None:
+        """The project's module that an import names, or None."""
+        for file in self._candidates(importer, dotted, level):
+            return self._load(importer, file)
+        return None
+
+    def exists(self, importer: ModuleEnv, dotted: str, level: int) -> bool:
+        """Whether an import names a module of the project, relevant or not."""
+        return any(True for _ in self._candidates(importer, dotted, level))
+
+    def _candidates(self, importer: ModuleEnv, dotted: str, level: int) -> Iterable[Path]:
+        if importer.file is None:
+            return
+        parts = [p for p in dotted.split(".") if p]
+        folder = importer.file.parent
+        if level:
+            base = folder
+            for _ in range(level - 1):
+                base = base.parent
+            bases = [base]
+        else:
+            if not parts or parts[0] in EXTERNAL_ROOTS:
+                return
+            bases = [folder]
+            while bases[-1] != self.root and self.root in bases[-1].parents:
+                bases.append(bases[-1].parent)
+            bases.append(self.root / "src")
+        for base in bases:
+            target = base.joinpath(*parts)
+            if not (target == self.root or self.root in target.parents):
+                continue
+            for file in (target.with_suffix(".py") if parts else None, target / "__init__.py"):
+                if file is not None and file.is_file():
+                    yield file
+                    return
+
+    def _load(self, importer: ModuleEnv, file: Path) -> ModuleEnv | None:
+        key = file.resolve()
+        if key in self._modules:
+            return self._modules[key]
+        self._modules[key] = None
+        if len(self._modules) > MAX_MODULES * 50:
+            return None
+        try:
+            data = key.read_bytes()
+        except OSError:
+            return None
+        if len(data) > MAX_BYTES or not _VOCABULARY.search(data):
+            return None
+        display = self._display(importer, file)
+        try:
+            source = SourceModule.from_bytes(data, display)
+            source.tree  # noqa: B018 - parse now, so that a broken module is unknown from the start
+        except SourceError:
+            return None
+        env = ModuleEnv(source, key, self, len(self._modules))
+        self._modules[key] = env
+        return env
+
+    def _display(self, importer: ModuleEnv, file: Path) -> str:
+        """The path of `file` in the style in which the importer's was given."""
+        shown = Path(importer.source.path)
+        if importer.file is not None and not shown.is_absolute():
+            anchor = importer.file
+            for _ in shown.parts:
+                anchor = anchor.parent
+            try:
+                return file.resolve().relative_to(anchor).as_posix()
+            except ValueError:
+                pass
+        try:
+            return file.resolve().relative_to(Path.cwd()).as_posix()
+        except ValueError:
+            return file.as_posix()

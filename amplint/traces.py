@@ -1,0 +1,238 @@
+"""Traces: which orders of AMP operations can happen, from every place where execution can begin.
+
+Entries are the module body, the functions and methods that nothing in the module calls, and then
+whatever has not been executed on the way. A method starts on an object whose `__init__` has run. A
+function that holds a whole step but no loop is driven twice, as its unknown caller would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from amplint.execution import Executor, OutOfBudget, STEP_BUDGET, initial
+from amplint.library import FRAMEWORK_NAMES, role as library_role
+from amplint.machine import Machine, merge
+from amplint.program import Import, Scope, walk
+from amplint.values import FALSE, TRUE, Class, Const, Ext, Func, Instance, Scaler, Sequence, Sym, Value
+
+if TYPE_CHECKING:
+    from amplint.project import ModuleEnv
+    from amplint.states import Event
+
+#: a scope without any of these has nothing to say as an entry
+_ENTRY_WORDS = frozenset(
+    "backward unscale_ autocast GradScaler ShardedGradScaler clip_grad_norm_ clip_grad_value_ clip_grad_norm step update grad half bfloat16 float16 state_dict "
+    "load_state_dict get_scale zero_grad custom_fwd custom_bwd save set_default_dtype register_hook scale_loss amp".split()
+)
+MAX_ENTRIES = 400
+MAX_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One feasible order of events from one entry.
+
+    `assume` holds the guards as they were decided at the end; `truncated` says that some path of the
+    entry was given up for lack of budget.
+    """
+
+    entry: Scope
+    events: tuple[Event, ...]
+    assume: dict[Any, bool]
+    truncated: bool
+
+
+def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
+    """All traces that start in a module."""
+    traces: list[Trace] = []
+    program = env.program
+    traces.extend(_module_body(env, executor))
+    relevant = env.relevant
+    candidates = [
+        s
+        for s in program.scopes
+        if s.kind == "function" and s in relevant and not s.name.startswith("<lambda") and not _ENTRY_WORDS.isdisjoint(s.words)
+    ]
+    called = _called_names(env)
+    roots = [s for s in candidates if s.name not in called]
+    rest = [s for s in candidates if s.name in called]
+    inits: dict[Scope, list[Machine]] = {}
+    for scope in (*roots, *rest)[:MAX_ENTRIES]:
+        if scope in executor.executed and scope not in executor.cut:
+            continue
+        if scope.parent is not None and scope.parent.kind == "function":
+            # a nested function needs its encloser's variables; it is reached from there or not at all
+            continue
+        if scope.name == "__init__" and any(m is not scope and m in relevant for m in scope.parent.children.values() if m.name != "__init__"):  # type: ignore[union-attr]
+            continue
+        traces.extend(_entry(env, executor, scope, inits))
+    return traces
+
+
+def _called_names(env: ModuleEnv) -> frozenset[str]:
+    """Names that occur in some other scope than the one they name."""
+    names: set[str] = set()
+    for scope in env.program.scopes:
+        if scope.kind != "function" and scope.kind != "module":
+            continue
+        own = scope.words if not scope.children else scope.words
+        names |= {w for w in own if w != scope.name}
+    return frozenset(names)
+
+
+def _finish(executor: Executor, scope: Scope, states: list[Machine]) -> list[Trace]:
+    return [Trace(scope, tuple(s.events()), s.assume, executor.truncated) for s in states if s.trace is not None]
+
+
+def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
+    scope = env.program.body
+    executor.truncated, executor.budget = False, STEP_BUDGET
+    state = Machine()
+    number = -env.number
+    state.links[number] = (env, None)
+    state.frames[number] = {"__name__": Const.of("__main__")}
+    state.stack = (number,)
+    before = set(executor.executed)
+    try:
+        outcomes = executor.block(scope.body, state)
+    except OutOfBudget:
+        executor.executed = before
+        return []
+    states = [s for s, _ in outcomes]
+    if states and "globals" not in env.shared:
+        env.shared["globals"] = (dict(states[0].frames[number]), dict(states[0].heap))
+    if executor.truncated:
+        executor.executed = before
+    return _finish(executor, scope, states)
+
+
+def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, list[Machine]]) -> list[Machine]:
+    """States in which an object of the class exists and its `__init__` has run with unknown arguments."""
+    known = inits.get(cls)
+    if known is None:
+        state = initial(env, executor)
+        value = _class_value(env, cls, state)
+        found: list[Machine] = []
+        try:
+            init = executor.method(value, "__init__", state)
+            instance = Instance(value, ("self", cls.qualname))
+            state.frames[-env.number]["#self"] = instance
+            if init is not None and init[1] in init[0].env.relevant:
+                owner, scope = init
+                func = Func(owner.env, scope, owner.parts[2], instance)
+                results = executor.run(func, _parameters(env, executor, scope, state, 1, None), {}, None, state)
+                found = [s for s, _, signal in results if signal is None]
+            else:
+                found = [state]
+        except OutOfBudget:
+            found = [initial(env, executor)]
+            found[0].frames[-env.number]["#self"] = Instance(value, ("self", cls.qualname))
+        found, _ = merge(found, cls)
+        inits[cls] = known = found[:MAX_STARTS]
+    return [s.clone() for s in known]
+
+
+def _class_value(env: ModuleEnv, cls: Scope, state: Machine) -> Class:
+    return Class(env, cls, -env.number)  # type: ignore[return-value]
+
+
+def _parameters(env: ModuleEnv, executor: Executor, scope: Scope, state: Machine, skip: int, drive: int | None) -> list[Value]:
+    """Unknown arguments for an entry; what is used as a scaler, an optimizer or a model stays the same when the
+    entry is driven again, the rest is new."""
+    roles = env.roles.get(scope, {})
+    values: list[Value] = []
+    for param in scope.params[skip:]:
+        if param.kind != "plain":
+            break
+        annotated = _annotated(env, executor, param.annotation, scope, param.name, state)
+        if annotated is not None:
+            values.append(annotated)
+            continue
+        lasting = param.name in roles or FRAMEWORK_NAMES.search(param.name) or drive is None
+        tag = () if lasting else (drive,)
+        values.append(Sym("param", env.source.path, scope.qualname, *tag, param.name))
+    return values
+
+
+def _annotated(env: ModuleEnv, executor: Executor, annotation: str, scope: Scope, name: str, state: Machine) -> Value | None:
+    if not annotation:
+        return None
+    saved = state.stack
+    state.stack = (-env.number,)
+    first, *rest = annotation.split(".")
+    value = executor.lookup(first, state)
+    for part in rest:
+        value = executor.attribute(value, part, state)
+    state.stack = saved
+    if isinstance(value, Ext) and library_role(value.dotted) in ("scaler", "sharded_scaler"):
+        return Scaler(("inferred", Sym("param", env.source.path, scope.qualname, name)), "inferred", TRUE)
+    if isinstance(value, Class):
+        return Instance(value, ("param", scope.qualname, name))
+    return None
+
+
+def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, list[Machine]]) -> list[Trace]:
+    executor.truncated, executor.budget = False, STEP_BUDGET
+    finals: list[Machine] = []
+    try:
+        if scope.is_method:
+            assert scope.parent is not None
+            starts = _starts(env, executor, scope.parent, inits)
+        else:
+            starts = [initial(env, executor)]
+        executor.budget = STEP_BUDGET
+        first = _drive(env, executor, scope, starts, 0)
+        finals = first
+        if _holds_a_step(first):
+            executor.budget = STEP_BUDGET
+            for state in first:
+                _caller_may_update(executor, state)
+            again = [s.clone() for s in first]
+            finals = _drive(env, executor, scope, again, 1)
+    except OutOfBudget:
+        executor.truncated = True
+    return _finish(executor, scope, finals)
+
+
+def _drive(env: ModuleEnv, executor: Executor, scope: Scope, starts: list[Machine], number: int) -> list[Machine]:
+    finals: list[Machine] = []
+    for state in starts:
+        instance = state.frames[-env.number].get("#self")
+        state.loops = ((id(scope), number),)
+        func = Func(env, scope, -env.number, instance if scope.is_method else None)
+        kinds = [executor.effects.decorator_kind(d) for d in executor.decorators(func, state)]
+        skip = 1 if scope.is_method and "staticmethod" not in kinds else 0
+        if scope.is_method and "staticmethod" in kinds:
+            func = Func(env, scope, -env.number, None)
+        arguments = _parameters(env, executor, scope, state, skip, number)
+        for after, _, _signal in executor.run(func, arguments, {}, None, state, executor.decorators(func, state)):  # type: ignore[arg-type]
+            after.loops = ()
+            finals.append(after)
+    finals, dropped = merge(finals, scope)
+    executor.truncated |= dropped
+    return finals
+
+
+def _holds_a_step(states: list[Machine]) -> bool:
+    """Whether the entry is one step of an unknown caller's loop: it runs a backward and a step, outside of any
+    loop of its own."""
+    backward = step = False
+    for state in states:
+        for event in state.events():
+            if len(event.loops) > 1:
+                continue
+            backward |= event.kind == "backward"
+            step |= event.kind in ("step", "opt_step")
+    return backward and step
+
+
+def _caller_may_update(executor: Executor, state: Machine) -> None:
+    """Forget scalers that the entry never updates: whoever calls it must do so."""
+    updated = {e.scaler for e in state.events() if e.kind == "update"}
+    for scaler in list(state.books):
+        if scaler not in updated:
+            executor.effects._lose_scaler(scaler, state)
+
+
+__all__ = ["FALSE", "Import", "Sequence", "Trace", "explore", "walk"]
