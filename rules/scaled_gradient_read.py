@@ -22,8 +22,8 @@ class ScaledGradientRead(Rule):
 
     ## Why is this bad
     The values are S times too large, and S changes during the run: a logged norm jumps by a factor 2 whenever the
-    scale does. A term added to the gradient is divided by S in the step and vanishes: with decay added by hand at S =
-    4096, 3.1 became 3.000001.
+    scale does. A term added to the gradient is divided by S in the step and vanishes: with decay added by hand, 3.1
+    became 3.000001.
 
     Replacing infinities is worse. `nan_to_num_` or `grad[grad.isnan()] = 0` before `unscale_` hides the overflow from
     the scaler: it takes a step that it should skip (measured: a weight of -5e33) and never lowers the scale.
