@@ -1,0 +1,242 @@
+"""The command line. Everything that takes time to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+import amplint
+from amplint.terminal import Failure, use_color
+
+if TYPE_CHECKING:
+    from amplint.config import Configuration
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+#: shells report a program that a closed pipe ended with this status
+BROKEN_PIPE, INTERRUPTED = 141, 130
+
+
+class _Commands(click.Group):
+    """Commands, where `amplint PATH...` stands for `amplint check PATH...`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help", "--version", "-V"):
+            args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a locale that cannot write a character is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = cli.main(standalone_mode=False, prog_name="amplint")
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        status = done.exit_code
+    except click.ClickException as error:
+        error.show()
+        status = 2
+    except (click.Abort, KeyboardInterrupt):
+        status = INTERRUPTED
+    except BrokenPipeError:
+        # nobody reads any more; keep the interpreter from flushing into the closed pipe once again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = BROKEN_PIPE
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(amplint.__version__, "--version", "-V", message="amplint %(version)s")
+def cli() -> None:
+    """A linter for automatic mixed precision (autocast and GradScaler) in PyTorch code.
+
+    `amplint PATH...` is short for `amplint check PATH...`.
+    """
+
+
+def _several(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[str, ...] | None:
+    """Values of a repeatable option, each of which may hold several separated by commas."""
+    parts = tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+    return parts or None
+
+
+_PATH, _FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+_SEVERITIES, _CONFIDENCES = click.Choice(["info", "warning", "error"]), click.Choice(["low", "medium", "high"])
+_COLOR = click.Choice(["auto", "always", "never"])
+_RULES: Mapping[str, Any] = {"multiple": True, "callback": _several, "metavar": "RULE"}
+_PATTERNS: Mapping[str, Any] = {"multiple": True, "callback": _several, "metavar": "PATTERN"}
+_FLAG: Mapping[str, Any] = {"is_flag": True}
+#: names, settings and help of the options of `check`, which `verify` has as well
+_OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
+    (("--select",), _RULES, "Run only these rules (code, prefix of codes, or name)."),
+    (("--extend-select",), _RULES, "Run these rules besides the selected ones."),
+    (("--ignore",), _RULES, "Do not run these rules."),
+    (("--min-severity",), {"type": _SEVERITIES}, "Show findings from this severity on.  [default: warning]"),
+    (("--min-confidence",), {"type": _CONFIDENCES}, "Show findings from this confidence on.  [default: medium]"),
+    (
+        ("--output-format", "formats"),
+        {"multiple": True, "metavar": "FORMAT[:FILE]"},
+        "full, concise, json, sarif, github, gitlab, junit, rdjson or markdown; may be repeated.",
+    ),
+    (("--fix",), _FLAG, "Apply safe fixes."),
+    (("--unsafe-fixes",), _FLAG, "With --fix or --diff: apply unsafe fixes as well."),
+    (("--diff", "show_diff"), _FLAG, "Show what --fix would change, and change nothing."),
+    (("--add-ignore",), _FLAG, "Add a suppression comment for every finding."),
+    (("--baseline",), {"type": _FILE}, "Hide the findings that are in this file."),
+    (("--write-baseline",), {"type": _FILE}, "Write all findings to this file as the new baseline."),
+    (("--since",), {"metavar": "REV"}, "Show only findings that touch lines changed since a git revision."),
+    (("--torch",), {"metavar": "VERSION"}, "The (lowest) torch version the code is written for."),
+    (("--verify", "verifying"), _FLAG, "Execute the flagged statements to confirm findings."),
+    (("--device",), {"metavar": "DEVICE"}, "Where to verify: auto, cpu, cuda or cuda:N.  [default: auto]"),
+    (("--keep-replay",), {"type": _PATH, "metavar": "DIR"}, "Keep what was executed, as runnable files."),
+    (("--exclude",), _PATTERNS, "Leave these out instead of the default folders."),
+    (("--extend-exclude",), _PATTERNS, "Leave these out besides the excluded ones."),
+    (("--force-exclude",), _FLAG, "Leave excluded files out even where they are named."),
+    (("--jobs", "-j"), {"type": click.IntRange(min=1)}, "Processes to use.  [default: as many as pay]"),
+    (("--exit-zero",), _FLAG, "Exit with 0 in spite of findings."),
+    (("--statistics",), _FLAG, "Show how often each rule was broken, not where."),
+    (("--stdin-filename",), {"type": _FILE}, "The name of what is read from standard input (-)."),
+    (("--config",), {"type": _FILE}, "Use this configuration file for all files."),
+    (("--isolated",), _FLAG, "Use no configuration file."),
+    (("--color",), {"type": _COLOR, "default": "auto"}, "When to use colors.  [default: auto]"),
+    (("--no-progress",), _FLAG, "Show no progress."),
+    (("--quiet", "-q"), _FLAG, "Print findings only."),
+    (("--verbose", "-v"), _FLAG, "Print more about the run and about each finding."),
+)
+
+
+def _check_options(command: Command) -> Command:
+    for names, settings, text in reversed(_OPTIONS):
+        command = click.option(*names, **settings, help=text)(command)
+    return command
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@_check_options
+def check(paths: tuple[Path, ...], **options: Any) -> int:
+    """Lint files, folders (the current one by default), notebooks, or standard input (-)."""
+    return _checked(paths, options)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--rules", "of_rules", is_flag=True, help="Confirm the rules themselves; the arguments are rules then.")
+@_check_options
+def verify(paths: tuple[Path, ...], of_rules: bool, **options: Any) -> int:
+    """Lint, then execute the flagged statements on stand-ins and say which findings are confirmed."""
+    if of_rules:
+        return _verified_rules([str(path) for path in paths], options)
+    return _checked(paths, {**options, "verifying": True})
+
+
+@cli.command()
+@click.argument("rule")
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
+@click.option("--color", type=_COLOR, default="auto", show_default=True)
+def explain(rule: str, form: str, color: str) -> None:
+    """Show the page of a rule, given by code or name."""
+    from amplint import pages, registry
+    from amplint.config import rule_spellings, suggestion
+
+    found = registry.find(rule)
+    if found is None:
+        raise Failure(f"no such rule: {rule!r}{suggestion(rule, rule_spellings())}")
+    if form == "json":
+        click.echo(json.dumps({**pages.row(found), "page": pages.markdown(found)}, indent=2))
+    elif form == "markdown":
+        click.echo(pages.markdown(found), nl=False)
+    else:
+        click.echo(pages.text(found), nl=False, color=use_color(color, sys.stdout))
+
+
+@cli.command()
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--color", type=_COLOR, default="auto", show_default=True)
+def rules(form: str, color: str) -> None:
+    """List all rules: code, name, severity, fix, and how they are confirmed."""
+    from amplint import pages, registry
+
+    if form == "json":
+        click.echo(json.dumps([pages.row(rule) for rule in registry.all_rules()], indent=2))
+    else:
+        click.echo(pages.table(registry.all_rules()), nl=False, color=use_color(color, sys.stdout))
+
+
+def _checked(paths: tuple[Path, ...], options: Mapping[str, Any]) -> int:
+    from amplint.config import ConfigError
+    from amplint.session import Arguments, Session
+
+    arguments = Arguments(paths, **{key: options[key] for key in Arguments.__slots__ if key != "paths"})
+    try:
+        return Session(arguments, _configuration(options)).run()
+    except ConfigError as error:
+        raise Failure(str(error)) from None
+
+
+def _configuration(options: Mapping[str, Any]) -> Configuration:
+    """What the command line says, over the configuration files."""
+    from amplint import config
+
+    for key in ("select", "extend_select", "ignore"):
+        for selector in options[key] or ():
+            config.rules_of(selector)
+    selection = config.Selection(options["select"], options["extend_select"] or (), options["ignore"] or ())
+    overrides: dict[str, Any] = {}
+    readers: Mapping[str, Callable[[object], object]] = {
+        "min_severity": config.severity,
+        "min_confidence": config.confidence,
+        "torch": config.torch_version,
+        "device": config.device,
+    }
+    for key, reader in readers.items():
+        if options[key] is not None:
+            try:
+                overrides[key] = reader(options[key])
+            except config.ConfigError as error:
+                raise config.ConfigError(f"--{key.replace('_', '-')}: {error}") from None
+    for key in ("exclude", "extend_exclude", "keep_replay"):
+        if options[key] is not None:
+            overrides[key] = options[key]
+    if options["force_exclude"]:
+        overrides["force_exclude"] = True
+    return config.Configuration(overrides, selection, options["config"], options["isolated"])
+
+
+def _verified_rules(selectors: Sequence[str], options: Mapping[str, Any]) -> int:
+    """Confirm rules by the programs on their own pages; 1 when a page does not hold what it says."""
+    from amplint import pages
+    from amplint.config import ConfigError, rules_of
+    from amplint.verify import verify_rules
+
+    try:
+        codes = sorted({rule.code for selector in selectors or ["ALL"] for rule in rules_of(selector)})
+        settings = _configuration(options).for_folder(Path.cwd())
+        if any(text not in ("full", "json") for text in options["formats"]):
+            raise ConfigError("verify --rules writes full or json")
+    except ConfigError as error:
+        raise Failure(str(error)) from None
+    rows = verify_rules(codes, settings)
+    if "json" in options["formats"]:
+        torch, device = _seen(rows)
+        columns = ("rule", "name", "verdict", "figure", "reason", "fix_verified", "seconds")
+        listed = [{column: row.get(column) for column in columns} for row in rows]
+        click.echo(json.dumps({"version": 1, "torch": torch, "device": device, "rules": listed}, indent=2))
+    else:
+        click.echo(pages.verdicts(rows), nl=False, color=use_color(options["color"], sys.stdout))
+    return 0 if options["exit_zero"] else int(any(row["verdict"] == "refuted" for row in rows))
+
+
+def _seen(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The torch version and the device that the rules were confirmed on."""
+    torch = next((str(row["torch"]) for row in rows if row.get("torch")), "")
+    device = next((str(row["device"]) for row in rows if row.get("device")), "cpu")
+    return torch, device

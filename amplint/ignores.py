@@ -1,0 +1,47 @@
+"""`--add-ignore`: a suppression comment for every finding, so that a project can start clean."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from amplint.engine import OWN_RULES
+from amplint.finding import Edit, Place
+from amplint.fix import apply_edits
+
+if TYPE_CHECKING:
+    from amplint.engine import Run
+
+_DIRECTIVE = re.compile(r"#\s*amplint:\s*ignore\s*\[([^\]]*)\]")
+
+
+def with_ignores(run: Run) -> dict[str, bytes]:
+    """The new bytes of the files with findings, by display path.
+
+    The comment goes to the end of the statement's last line, where no string or continued line can be; rules
+    that stand there already are kept. Raises SourceError where a file changed under the run.
+    """
+    wanted: dict[tuple[str, int | None, int], set[str]] = defaultdict(set)
+    for finding in run.findings:
+        if finding.rule not in OWN_RULES:
+            wanted[finding.place.path, finding.place.cell, finding.statement[1]].add(finding.rule)
+    edits: dict[str, list[Edit]] = defaultdict(list)
+    for (path, cell, line), codes in sorted(wanted.items(), key=str):
+        edits[path].append(_edit(run.sources.line(path, line, cell) or "", path, cell, line, codes))
+    changed = {}
+    for path, own in edits.items():
+        module = run.sources.module(path)
+        if module is not None and path in run.sources:
+            changed[path] = apply_edits(module, own)
+    return changed
+
+
+def _edit(text: str, path: str, cell: int | None, line: int, codes: set[str]) -> Edit:
+    there = _DIRECTIVE.search(text)
+    if there is not None:
+        named = [code.strip() for code in there[1].split(",") if code.strip()]
+        listed = ", ".join([*named, *sorted(codes - set(named))])
+        return Edit(Place(path, line, there.start(1) + 1, line, there.end(1) + 1, cell), listed)
+    end = len(text.rstrip()) + 1
+    return Edit(Place(path, line, end, line, len(text) + 1, cell), f"  # amplint: ignore[{', '.join(sorted(codes))}]")

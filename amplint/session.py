@@ -1,0 +1,250 @@
+"""One invocation of `check`: from the options, over a run and what is done with it, to the exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from amplint.terminal import Failure, Progress, say, use_color
+
+if TYPE_CHECKING:
+    from amplint.config import Configuration
+    from amplint.engine import Run
+    from amplint.finding import Finding
+    from amplint.fix import Fixed
+
+#: what a first argument that is no path may have been meant to be
+COMMANDS = ("check", "verify", "explain", "rules")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The options of `check`, as click read them."""
+
+    paths: tuple[Path, ...]
+    formats: tuple[str, ...]
+    fix: bool
+    unsafe_fixes: bool
+    show_diff: bool
+    add_ignore: bool
+    baseline: Path | None
+    write_baseline: Path | None
+    since: str | None
+    verifying: bool
+    jobs: int | None
+    exit_zero: bool
+    statistics: bool
+    stdin_filename: Path | None
+    color: str
+    no_progress: bool
+    quiet: bool
+    verbose: bool
+
+
+class Session:
+    """One invocation of `check`."""
+
+    def __init__(self, arguments: Arguments, configuration: Configuration) -> None:
+        self._arguments = arguments
+        self._configuration = configuration
+        self._paths = list(arguments.paths) or [Path()]
+        self._contents: dict[Path, bytes] = {}
+        self._outputs = _outputs(arguments)
+
+    def run(self) -> int:
+        arguments = self._arguments
+        self._take_stdin()
+        self._require_paths()
+        run = self._check({})
+        if arguments.verifying:
+            _verify_run(run)
+        if arguments.write_baseline is not None:
+            return self._write_baseline(run, arguments.write_baseline)
+        if arguments.add_ignore:
+            return self._add_ignores(run)
+        changed = False
+        if arguments.fix or arguments.show_diff:
+            from amplint.fix import fix_all
+
+            verdicts = {finding.fingerprint: finding.verdict for finding in run.findings}
+            fixed, run = fix_all(run, self._check, arguments.unsafe_fixes)
+            for finding in run.findings:
+                finding.verdict = verdicts.get(finding.fingerprint)
+            changed = bool(fixed.after)
+            if arguments.show_diff:
+                self._show_diff(fixed)
+                _report_errors(run, arguments.verbose)
+                return 2 if run.errors else int(changed and not arguments.exit_zero)
+            self._write(fixed)
+        self._report(run)
+        _report_errors(run, arguments.verbose)
+        if run.errors:
+            return 2
+        return 0 if arguments.exit_zero else int(any(_counts(finding) for finding in run.findings))
+
+    def _take_stdin(self) -> None:
+        if Path("-") not in self._paths:
+            return
+        if len(self._paths) > 1:
+            raise Failure("standard input (-) cannot be checked together with other paths")
+        name = self._arguments.stdin_filename or Path("-")
+        path = Path(os.path.abspath(name))
+        self._contents[path] = sys.stdin.buffer.read()
+        self._paths = [name]
+
+    def _require_paths(self) -> None:
+        from amplint.config import suggestion
+
+        missing = [p for p in self._paths if Path(os.path.abspath(p)) not in self._contents and not os.path.lexists(p)]
+        if missing:
+            names = ", ".join(repr(str(path)) for path in missing)
+            hint = suggestion(str(missing[0]), COMMANDS) if missing[0] == self._paths[0] else ""
+            raise Failure(f"no such file or folder: {names}{hint}")
+
+    def _check(self, contents: Mapping[Path, bytes]) -> Run:
+        """Check with what is on disk, under standard input, under other contents; baseline and --since applied."""
+        from amplint import baseline, engine, since
+
+        arguments = self._arguments
+        progress = Progress(not arguments.no_progress and not arguments.quiet) if not contents else None
+        run = engine.check(
+            self._paths,
+            self._configuration,
+            contents={**self._contents, **contents},
+            jobs=arguments.jobs,
+            progress=progress,
+        )
+        if progress is not None:
+            progress.clear()
+        known = arguments.baseline or run.settings.baseline
+        if known is not None and arguments.write_baseline is None:
+            stale = baseline.apply(run, baseline.read(known))
+            if stale and not contents and not arguments.quiet:
+                say(f"{len(stale)} entries of {known} are stale; --write-baseline {known} drops them")
+                for entry in stale if arguments.verbose else ():
+                    say(f"  {entry.path}: {entry.rule} {entry.message}")
+        if arguments.since is not None:
+            since.keep_changed(run, arguments.since)
+        return run
+
+    def _write_baseline(self, run: Run, path: Path) -> int:
+        from amplint import baseline
+
+        try:
+            count = baseline.write(path, run)
+        except OSError as error:
+            raise Failure(f"{path}: {error.strerror}") from None
+        if not self._arguments.quiet:
+            say(f"wrote {count} findings to {path}")
+        _report_errors(run, self._arguments.verbose)
+        return 2 if run.errors else 0
+
+    def _add_ignores(self, run: Run) -> int:
+        from amplint.ignores import with_ignores
+
+        changed = with_ignores(run)
+        for display, data in changed.items():
+            self._put(display, run.sources.path(display), data)
+        if not self._arguments.quiet:
+            say(f"added suppressions for {len(run.findings)} findings to {len(changed)} files")
+        _report_errors(run, self._arguments.verbose)
+        return 2 if run.errors else 0
+
+    def _write(self, fixed: Fixed) -> None:
+        for display, data in fixed.after.items():
+            self._put(display, Path(os.path.abspath(display)), data)
+        if self._contents and not fixed.after:  # standard input that needs no fix is passed on as it came
+            sys.stdout.buffer.write(next(iter(self._contents.values())))
+        if fixed.applied and not self._arguments.quiet:
+            say(f"fixed {len(fixed.applied)} findings in {len(fixed.after)} files")
+
+    def _put(self, display: str, path: Path, data: bytes) -> None:
+        from amplint.fix import write
+
+        if path in self._contents:
+            sys.stdout.buffer.write(data)
+            return
+        try:
+            write(path, data)
+        except OSError as error:
+            raise Failure(f"{display} cannot be written: {error.strerror}") from None
+
+    def _show_diff(self, fixed: Fixed) -> None:
+        from amplint.fix import diff
+
+        for display, after in sorted(fixed.after.items()):
+            click.echo(diff(display, fixed.before[display], after), nl=False)
+        if not self._arguments.quiet:
+            say(f"would fix {len(fixed.applied)} findings in {len(fixed.after)} files")
+
+    def _report(self, run: Run) -> None:
+        from amplint import report
+
+        arguments = self._arguments
+        # the fixed source of standard input has the output for itself
+        stdout = sys.stderr if arguments.fix and self._contents else sys.stdout
+        for name, file in self._outputs:
+            options = report.Options(False, arguments.quiet, arguments.verbose)
+            if file is not None:
+                try:
+                    with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
+                        report.render(name, run, stream, options)
+                except OSError as error:
+                    raise Failure(f"{file}: {error.strerror}") from None
+            else:
+                color = use_color(arguments.color, stdout)
+                options = report.Options(color, arguments.quiet, arguments.verbose)
+                report.render("statistics" if arguments.statistics else name, run, stdout, options)
+
+
+def _outputs(arguments: Arguments) -> list[tuple[str, Path | None]]:
+    """The formats asked for and where they go; None is standard output."""
+    from amplint.config import suggestion
+    from amplint.report import FORMATS
+
+    if not arguments.formats:
+        in_actions = os.environ.get("GITHUB_ACTIONS") == "true"
+        return [("full", None), ("github", None)] if in_actions else [("full", None)]
+    outputs: list[tuple[str, Path | None]] = []
+    for text in arguments.formats:
+        name, colon, file = text.partition(":")
+        if name not in FORMATS:
+            raise Failure(f"no such output format: {name!r}{suggestion(name, list(FORMATS))}")
+        if colon and not file:
+            raise Failure(f"--output-format {text} names no file")
+        outputs.append((name, Path(file) if file else None))
+    on_stdout = [name for name, file in outputs if file is None]
+    if len(on_stdout) > 1 and any(FORMATS[name] for name in on_stdout):
+        raise Failure(f"{' and '.join(on_stdout)} cannot share standard output; write one to a file (FORMAT:FILE)")
+    return outputs
+
+
+def _counts(finding: Finding) -> bool:
+    """Whether a finding makes the run fail: one that the verifier refuted does not."""
+    return finding.verdict is None or finding.verdict.status != "refuted"
+
+
+def _report_errors(run: Run, verbose: bool) -> None:
+    for error in run.errors:
+        rule = f" in {error.rule}" if error.rule else ""
+        say(f"internal error{rule} on {error.path} [{error.hash}]: {error.message}")
+        if verbose:
+            say(error.traceback)
+    if run.errors:
+        say("This is a fault of amplint, not of your code; please report it with the hash above.")
+
+
+def _verify_run(run: Run) -> None:
+    from amplint.finding import Confidence
+    from amplint.verify import verify_run
+
+    verify_run(run, run.settings)
+    for finding in run.findings:
+        if finding.verdict is not None and finding.verdict.status == "refuted":
+            finding.confidence = Confidence.LOW
