@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import re
+
 from amplint import guards
+from amplint.effects import within
 from amplint.execution import Executor, Settings
 from amplint.finding import Confidence
 from amplint.rule import Fault, Rule, Site
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
     from amplint.project import ModuleEnv, Project
     from amplint.source import SourceModule
     from amplint.states import Entered, Event
+
+
+#: "scaler.state_dict(" in any of the ways to write it, or a scaler registered under a string
+_SCALER_STATE = re.compile(r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(|['\"]\w*scaler\w*['\"]\s*:\s*\w*\.?\w*scaler")
 
 
 class Unit:
@@ -81,6 +88,26 @@ class Unit:
             return lit
         known = guards.known(lit[0], assume)
         return None if known is None else known is lit[1]
+
+    def only_bfloat16(self, trace: Trace) -> bool:
+        """Whether every autocast region of a trace is bfloat16 for certain, and there is one."""
+        dtypes = {
+            self.executor.effects.dtype(event.details["context"].details.dtype)
+            for event in trace.events
+            if event.kind == "construct_autocast"
+        }
+        return dtypes == {"bfloat16"}
+
+    # --- objects ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def overlap(first: frozenset[Value], second: frozenset[Value]) -> bool:
+        """Whether two sets of modules share one, or one holds a part of the other's."""
+        return any(within(a, b) or within(b, a) for a in first for b in second)
+
+    def mentions_scaler_state(self) -> bool:
+        """Whether a module that takes part in the analysis asks a scaler for its state in its text."""
+        return any(_SCALER_STATE.search(env.source.text) for env in (self.env, *self.executor.entered))
 
     # --- words -----------------------------------------------------------------------------------
 

@@ -1359,7 +1359,7 @@ class Effects:
             return None
         for mine in owners:
             for other in theirs:
-                if _within(mine, other) or _within(other, mine):
+                if within(mine, other) or within(other, mine):
                     return True
         if any(_opaque(o) for o in owners) or any(_opaque(o) for o in theirs):
             return None
@@ -1469,7 +1469,8 @@ class Effects:
     def _is_open(self, value: Value, state: Machine) -> bool:
         """Whether a container may hold more than what is known."""
         if isinstance(value, DictV):
-            return bool(state.heap.get((value, "#open"))) or any(self._is_open(v, state) for v in self._direct(value, state))
+            parts = self._direct(value, state)
+            return bool(state.heap.get((value, "#open"))) or any(isinstance(v, DictV) and self._is_open(v, state) for v in parts)
         return isinstance(value, (Sym, Result, ItemOf, AttrOf)) and not self._direct(value, state)
 
     # --- statements ------------------------------------------------------------------------------
@@ -1561,7 +1562,7 @@ def _opaque(value: Value) -> bool:
     return isinstance(value, (Func, Result, ItemOf)) or (isinstance(value, Sym) and value.parts[0] in ("join", "returned", "global"))
 
 
-def _within(inner: Value, outer: Value) -> bool:
+def within(inner: Value, outer: Value) -> bool:
     """Whether `inner` is `outer` or a part of it."""
     current: Value | None = inner
     while current is not None:

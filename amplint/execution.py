@@ -121,6 +121,8 @@ class Executor:
         self.budget = STEP_BUDGET
         self.truncated = False
         self.executed: set[Scope] = set()
+        #: other modules of the project that the execution has looked into
+        self.entered: list[ModuleEnv] = []
         self.cut: set[Scope] = set()
         self._depth = 0
         self._materialising: set[tuple[Value, str]] = set()
@@ -249,6 +251,8 @@ class Executor:
         number = -module.number
         if number in state.frames:
             return
+        if module not in self.entered:
+            self.entered.append(module)
         state.links[number] = (module, None)
         state.frames[number] = {}
         cached = module.shared.get("globals")

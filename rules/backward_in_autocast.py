@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -136,10 +137,31 @@ class BackwardInAutocast(Rule):
     code = "AMP101"
     name = "backward-in-autocast"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (b"backward", b"autograd", b"scaler", b"optim"))
+    needles = ((b"autocast",), TRAINS)
     fix = "safe"
     confirmed_by = "state"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for trace, _, event in unit.events("backward", "autograd_grad"):
+            if event.kind == "autograd_grad" and event.details["create_graph"] is not FALSE:
+                continue
+            region = unit.autocast(event, trace)
+            if region is None:
+                continue
+            enabled = region.context.details.enabled
+            framework = isinstance(enabled, AttrOf) and isinstance(enabled.base, Framework)
+            yield Fault(
+                event.site,
+                "backward runs while autocast is enabled",
+                ((region.site, "autocast is entered here"), *unit.call_steps(event)),
+                unit.assumptions(event, enabled),
+                Confidence.MEDIUM if framework else Confidence.HIGH,
+                _dedent(event.site, region.site) if not event.calls else None,
+            )
+
+
+def _dedent(backward: Site, region: Site) -> FixPlan | None:
+    if not is_tail_of_with(backward, region):
+        return None
+    return FixPlan("safe", "move the backward out of the autocast block", (Change("dedent", backward),))

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import class_of, function_of, is_plain_path, receiver_text
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import Optimizer, Scaler, Scheduler, StateOf, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
 
 
 class CheckpointWithoutScaler(Rule):
@@ -110,4 +115,94 @@ class CheckpointWithoutScaler(Rule):
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        driven = _driven(unit)
+        if not driven or _scaler_is_saved(unit):
+            return
+        reported: set[tuple[str, int]] = set()
+        for _, _, event in unit.events("save"):
+            step = _resumable(event, driven)
+            if step is None:
+                continue
+            site = _literal(event) or event.site
+            place = (site.module.path, id(function_of(site)))
+            if place in reported and site.identity not in {(p, i) for p, i in reported}:
+                continue
+            reported.add(place)
+            steps = [(step.site, "the scaler is in use here")]
+            if site is not event.site:
+                steps.append((event.site, "saved here"))
+            yield Fault(
+                site,
+                "the checkpoint holds the optimizer's state and not the scaler's",
+                (*unit.call_steps(event), *steps),
+                unit.assumptions(event),
+                unit.confidence(step.scaler, step.optimizer),
+                _fix(event, step),
+            )
+
+
+def _driven(unit: Unit) -> dict[Value, Event]:
+    """Optimizers that a live scaler steps, with such a step."""
+    found: dict[Value, Event] = {}
+    for trace, _, event in unit.events("step"):
+        if event.optimizer is not None and event.optimizer not in found and not unit.only_bfloat16(trace):
+            found[event.optimizer] = event
+    return found
+
+
+def _scaler_is_saved(unit: Unit) -> bool:
+    """Whether the state of any scaler is asked for, or a scaler handed to what saves, anywhere in reach."""
+    for _, _, event in unit.events("state_dict"):
+        if isinstance(event.details["of"], Scaler):
+            return True
+    for _, _, event in unit.events("save"):
+        if any(isinstance(v, Scaler) for v in event.details["contents"]):
+            return True
+    return unit.mentions_scaler_state()
+
+
+def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
+    """The scaler's step, if a run could resume from what is saved and the scaler's state is not in it."""
+    if event.details["open"]:
+        return None
+    states = [v.of for v in event.details["contents"] if isinstance(v, StateOf)]
+    states += [v for v in event.details["contents"] if isinstance(v, (Optimizer, Scheduler))]
+    if any(isinstance(of, Scaler) for of in states):
+        return None
+    for of in states:
+        optimizer = of.optimizer if isinstance(of, Scheduler) else of
+        if optimizer in driven:
+            return driven[optimizer]
+    return None
+
+
+def _literal(event: Event) -> Site | None:
+    """The dict display that is saved, where it names the optimizer's state itself."""
+    literal = event.details["literal"]
+    if literal is None or not isinstance(literal.node, cst.Dict):
+        return None
+    return literal if "state_dict" in literal.module.segment(literal.node) else None  # type: ignore[no-any-return]
+
+
+def _fix(event: Event, step: Event) -> FixPlan | None:
+    """Add the scaler's state to a dict literal where the scaler is bound."""
+    literal = _literal(event)
+    scaler = receiver_text(step.site)
+    if literal is None or not is_plain_path(scaler) or literal.module is not step.site.module:
+        return None
+    reachable = function_of(literal) is function_of(step.site)
+    if scaler.startswith("self.") and class_of(literal) is not None:
+        reachable = reachable or class_of(literal) is class_of(step.site)
+    assert isinstance(literal.node, cst.Dict)
+    elements = literal.node.elements
+    if not reachable or not elements or not isinstance(elements[-1], cst.DictElement):
+        return None
+    module = literal.module
+    last, place = elements[-1], module.place(elements[-1].key)
+    text = module.segment(last.key) + ": " + module.segment(last.value)
+    added = f'"scaler": {scaler}.state_dict()'
+    multiline = module.place(literal.node).line != place.line
+    separator = ",\n" + " " * (place.column - 1) if multiline else ", "
+    change = Change("replace", Site(module, last), text + separator + added)
+    return FixPlan("safe", "add the scaler's state", (change,))

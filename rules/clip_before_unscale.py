@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import argument_text, is_plain_path, receiver_text, same_block, same_function
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import NONE, Const, Grad, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event, Gradients
+    from amplint.traces import Trace
 
 
 class ClipBeforeUnscale(Rule):
@@ -108,4 +112,118 @@ class ClipBeforeUnscale(Rule):
     yields_to = ("AMP212", "AMP225")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("clip", "grad_write", "hook"):
+            if event.kind == "hook":
+                yield from self._hook(unit, trace, position, event)
+                continue
+            if not _clips(event, trace, position):
+                continue
+            met = _scaled_and_consumed(trace, position, event)
+            if met is None:
+                continue
+            gradients, consumer = met
+            assert gradients.last is not None
+            late = "unscaled only here" if consumer.kind == "unscale_" else "unscaled only inside this step"
+            yield Fault(
+                event.site,
+                "gradients are clipped while they still carry the loss scale",
+                (
+                    (gradients.last.site, "scaled backward"),
+                    *unit.call_steps(event),
+                    (consumer.site, late),
+                ),
+                unit.assumptions(event),
+                unit.confidence(gradients.scaler, consumer.optimizer),
+                _fix(unit, event, consumer),
+            )
+
+    @staticmethod
+    def _hook(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[Fault]:
+        """A hook clips during every backward, so it always meets scaled gradients."""
+        if not event.details["clips"]:
+            return
+        for later in trace.events[position + 1 :]:
+            if later.kind == "backward" and later.scaler is not None:
+                owners = later.details["value"].taint.owners
+                if unit.overlap(event.details["owners"], owners):
+                    yield Fault(
+                        event.site,
+                        "the hook clips gradients while they carry the loss scale",
+                        (*unit.call_steps(event), (later.site, "the hook runs during this scaled backward")),
+                        unit.assumptions(later),
+                        unit.confidence(later.scaler),
+                    )
+                    return
+
+
+_CLAMPS = frozenset({"clamp_", "clip_", "clamp_min_", "clamp_max_"})
+
+
+def _clips(event: Event, trace: Trace, position: int) -> bool:
+    """Whether an event limits gradients by an absolute threshold."""
+    if event.kind == "clip":
+        return not _measures(event.details["limit"])
+    operation, arguments = event.details["operation"], event.details["arguments"]
+    if any(isinstance(a, Value) and a.taint.inverse for a in arguments):
+        return False
+    if operation in _CLAMPS:
+        return True
+    if operation in ("mul_", "div_"):
+        # a coefficient that was computed from the gradients' own norm
+        return any(isinstance(a, Grad) or any(isinstance(p, Grad) for p in a.parts) for a in arguments if isinstance(a, Value))
+    if operation == "assign" and position:
+        before = trace.events[position - 1]
+        return before.kind == "grad_read" and before.details["operation"] in ("clamp", "clip") and before.loops == event.loops
+    return False
+
+
+def _measures(limit: Value | None) -> bool:
+    """Whether a threshold clips nothing, or is scaled as the gradients are."""
+    if limit is None or limit is NONE or limit.taint.inverse:
+        return True
+    return isinstance(limit, Const) and limit.value == float("inf")
+
+
+def _scaled_and_consumed(trace: Trace, position: int, event: Event) -> tuple[Gradients, Event] | None:
+    """The scaled gradients that a clip meets, with the `unscale_` or `step` that takes them afterwards."""
+    if any(g.kind == "U" for g in event.before.values()):
+        # a clip over several optimizers is another rule's matter
+        return None
+    for optimizer, gradients in event.before.items():
+        if gradients.kind != "S" or gradients.last is None:
+            continue
+        if gradients.maybe and _unscaled_since(trace, gradients.last.index, event.index):
+            continue
+        for later in trace.events[position + 1 :]:
+            if later.kind in ("unscale_", "step") and later.scaler is gradients.scaler:
+                same = optimizer is later.optimizer or (optimizer is None and gradients.origin is later.state.origin)
+                if same and later.state.kind == "S" and later.state.last is gradients.last:
+                    return gradients, later
+            if later.kind == "backward" and later.scaler is not None and optimizer in later.before:
+                break
+    return None
+
+
+def _unscaled_since(trace: Trace, start: int, end: int) -> bool:
+    return any(e.kind == "unscale_" for e in trace.events if start < e.index < end)
+
+
+def _fix(unit: Unit, clip: Event, consumer: Event) -> FixPlan | None:
+    """Unscale before the clip, where clip and step stand together on the boundary and always meet scaled gradients."""
+    if clip.calls != consumer.calls or clip.loops != consumer.loops or not same_function(clip.site, consumer.site):
+        return None
+    if not same_block(clip.site, consumer.site):
+        return None
+    for _, _, other in unit.events(clip.kind):
+        if other.site.node is clip.site.node and any(g.kind != "S" for g in other.before.values()):
+            return None
+    scaler, optimizer = receiver_text(consumer.site), argument_text(consumer.site)
+    if not is_plain_path(scaler) or not is_plain_path(optimizer):
+        return None
+    text = f"{scaler}.unscale_({optimizer})"
+    changes = [Change("insert-before", Site(clip.site.module, clip.site.node), text)]
+    if consumer.kind == "unscale_":
+        changes.append(Change("delete", consumer.site))
+        return FixPlan("safe", f"move {text} before the clip", tuple(changes))
+    return FixPlan("safe", f"insert {text} before the clip", tuple(changes))

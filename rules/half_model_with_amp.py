@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import receiver_text
+from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.values import Net, Optimizer
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class HalfModelWithAmp(Rule):
@@ -126,4 +130,72 @@ class HalfModelWithAmp(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for trace, position, event in unit.events("cast"):
+            if event.details["dtype"] != "float16":
+                continue
+            step = _trained(unit, trace, position, event)
+            if step is None:
+                continue
+            yield Fault(
+                event.site,
+                "the whole model is cast to float16 and then trained with mixed precision",
+                (*unit.call_steps(event), (step.site, "its weights are stepped here")),
+                unit.assumptions(step),
+                unit.confidence(step.scaler, step.optimizer),
+                _fix(event),
+            )
+        yield from _default_dtype(unit)
+
+
+def _trained(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | None:
+    """The step of an optimizer over the cast model, while the cast stands and the model is not frozen."""
+    target = cast.details["target"]
+    owners = frozenset((target,))
+    for event in trace.events:
+        if event.kind == "freeze" and unit.overlap(owners, frozenset((event.details["target"],))):
+            return None
+    in_region = False
+    for event in trace.events[position + 1 :]:
+        if event.kind == "cast" and event.details["dtype"] == "float32" and event.details["target"] is target:
+            return None
+        if event.kind == "forward" and unit.overlap(owners, frozenset((event.details["module"],))):
+            in_region = in_region or unit.autocast(event, trace) is not None
+        if event.kind == "step" or (event.kind == "opt_step" and in_region):
+            origin = event.state.origin
+            if origin is None:
+                continue
+            optimizer = event.optimizer
+            owned = isinstance(optimizer, Optimizer) and optimizer.owners is not None
+            if owned and not unit.overlap(owners, optimizer.owners):  # type: ignore[union-attr,arg-type]
+                continue
+            if not owned and not (unit.overlap(owners, origin.details["value"].taint.owners) and not event.state.maybe):
+                continue
+            return event
+    return None
+
+
+def _default_dtype(unit: Unit) -> Iterator[Fault]:
+    """`torch.set_default_dtype(torch.float16)` before a module is built that is trained with a scaler."""
+    settings = [event for _, _, event in unit.events("default_dtype")]
+    if not settings or any(event.details["dtype"] != "float16" for event in settings):
+        return
+    for _, _, event in unit.events("step"):
+        optimizer = event.optimizer
+        if isinstance(optimizer, Optimizer) and optimizer.owners and any(isinstance(o, Net) for o in optimizer.owners):
+            yield Fault(
+                settings[0].site,
+                "modules are built in float16 by default and then trained with mixed precision",
+                ((event.site, "their weights are stepped here"),),
+                unit.assumptions(event),
+                unit.confidence(event.scaler),
+            )
+            return
+
+
+def _fix(cast: Event) -> FixPlan | None:
+    """Take the cast away where it is a call of its own."""
+    how = cast.details["how"]
+    receiver = receiver_text(cast.site)
+    if how != "half" or not receiver:
+        return None
+    return FixPlan("unsafe", "remove the cast", (Change("replace", cast.site, receiver),))

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import is_plain_path, receiver_text, same_function
+from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+    from amplint.values import Scaler
 
 
 class UpdateInsideAccumulation(Rule):
@@ -99,4 +103,52 @@ class UpdateInsideAccumulation(Rule):
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("backward"):
+            if event.scaler is None:
+                continue
+            for optimizer, gradients in event.before.items():
+                update = gradients.stale
+                if gradients.kind != "S" or gradients.maybe or update is None or update.scaler is not event.scaler:
+                    continue
+                if any(o is not optimizer and stage == "stepped" for o, stage in update.details["stages"]):
+                    # another optimizer was stepped: a shared scaler, not a window
+                    continue
+                assert gradients.origin is not None
+                step = _step(trace, event.scaler)
+                steps = [(gradients.origin.site, "the window's first scaled backward"), *unit.call_steps(update)]
+                if event.site.node is not gradients.origin.site.node:
+                    steps.append((event.site, "the next backward of the same window"))
+                if step is not None:
+                    steps.append((step.site, "the step that ends the window"))
+                yield Fault(
+                    update.site,
+                    "update() runs between two backwards of one accumulation window",
+                    tuple(steps),
+                    unit.assumptions(update),
+                    unit.confidence(event.scaler),
+                    _fix(unit, update) if update.details["new_scale"] is None else None,
+                )
+
+
+def _step(trace: Trace, scaler: Scaler) -> Event | None:
+    for event in trace.events:
+        if event.kind == "step" and event.scaler is scaler:
+            return event
+    return None
+
+
+def _fix(unit: Unit, update: Event) -> FixPlan | None:
+    """Move the update behind the step, where there is one step and it stands in the same function."""
+    steps = {e.site.identity: e for _, _, e in unit.events("step") if e.scaler is update.scaler}
+    updates = {e.site.identity for _, _, e in unit.events("update") if e.scaler is update.scaler}
+    if len(steps) != 1 or len(updates) != 1:
+        return None
+    (step,) = steps.values()
+    scaler = receiver_text(update.site)
+    if not same_function(step.site, update.site) or not is_plain_path(scaler) or step.calls != update.calls:
+        return None
+    if len(step.loops) != len(update.loops):
+        return None
+    changes = (Change("insert-after", step.site, f"{scaler}.update()"), Change("delete", update.site))
+    return FixPlan("safe", "move update() behind the step", changes)

@@ -1,0 +1,87 @@
+"""Where a syntax node stands: its function, its block, its neighbours. For fixes and the few rules that need it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from amplint.rule import Site
+
+
+def enclosing(site: Site, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
+    """The nearest node of these kinds around a site."""
+    node = site.module.parent(site.node)
+    while node is not None and not isinstance(node, kinds):
+        node = site.module.parent(node)
+    return node
+
+
+def function_of(site: Site) -> cst.CSTNode | None:
+    """The function definition that holds a site, None at module level."""
+    return enclosing(site, cst.FunctionDef)
+
+
+def class_of(site: Site) -> cst.CSTNode | None:
+    """The class definition that holds a site."""
+    return enclosing(site, cst.ClassDef)
+
+
+def same_function(first: Site, second: Site) -> bool:
+    """Whether two sites stand in the same function of the same module."""
+    return first.module is second.module and function_of(first) is function_of(second)
+
+
+def block_of(site: Site) -> tuple[cst.CSTNode, int] | None:
+    """The block that holds a site's statement, and the statement's position in it."""
+    statement = site.module.statement(site.node)
+    block = site.module.parent(statement)
+    if isinstance(block, (cst.IndentedBlock, cst.Module)):
+        for position, candidate in enumerate(block.body):
+            if candidate is statement:
+                return block, position
+    return None
+
+
+def same_block(first: Site, second: Site) -> bool:
+    """Whether the statements of two sites are neighbours in one block."""
+    if first.module is not second.module:
+        return False
+    one, two = block_of(first), block_of(second)
+    return one is not None and two is not None and one[0] is two[0]
+
+
+def is_tail_of_with(site: Site, item: Site) -> bool:
+    """Whether a site's statement is the last one in the body of the `with` that enters `item`."""
+    if site.module is not item.module:
+        return False
+    held = block_of(site)
+    region = enclosing(item, cst.With)
+    if held is None or region is None or not isinstance(region, cst.With):
+        return False
+    block, position = held
+    return region.body is block and len(block.body) > 1 and position == len(block.body) - 1  # type: ignore[attr-defined]
+
+
+def receiver_text(site: Site) -> str:
+    """`scaler` of a site that is the call `scaler.step(optimizer)`; "" where it is no method call."""
+    node = site.node
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return site.module.segment(node.func.value)
+    return ""
+
+
+def argument_text(site: Site, position: int = 0) -> str:
+    """The source of a call's n-th positional argument; "" where there is none."""
+    node = site.node
+    if isinstance(node, cst.Call) and len(node.args) > position:
+        argument = node.args[position]
+        if argument.keyword is None and not argument.star:
+            return site.module.segment(argument.value)
+    return ""
+
+
+def is_plain_path(text: str) -> bool:
+    """Whether a text is a name or an attribute chain, so that it means the same on a neighbouring line."""
+    return bool(text) and all(part.isidentifier() for part in text.split("."))
