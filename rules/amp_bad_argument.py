@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -127,18 +128,7 @@ class AmpBadArgument(Rule):
     severity = Severity.ERROR
     needles = (
         (b"autocast(", b"GradScaler(", b"scaler.update("),
-        (
-            b"torch.device(",
-            b"cuda:",
-            b'autocast("',
-            b"autocast('",
-            b"autocast(self",
-            b"use_amp",
-            b"scaler",
-            b"Scaler",
-            b"optim",
-            b"backward",
-        ),
+        (*TRAINS, b"Scaler", b"torch.device(", b"cuda:", b'autocast("', b"autocast('", b"autocast(self", b"use_amp"),
     )
     fix = "safe"
     confirmed_by = "raise"

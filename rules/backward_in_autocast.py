@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
+from amplint.finding import Confidence, Severity
+from amplint.layout import is_tail_of_with
 from amplint.needles import TRAINS
-from amplint.rule import Fault, Rule
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import FALSE, AttrOf, Framework
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit

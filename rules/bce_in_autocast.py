@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class BceInAutocast(Rule):
     code = "AMP105"
     name = "bce-in-autocast"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn", b"scaler", b"backward"))
+    needles = ((b"autocast",), (*TRAINS, b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn"))
     fix = "unsafe"
     confirmed_by = "raise"
 

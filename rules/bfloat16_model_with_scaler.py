@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Bfloat16ModelWithScaler(Rule):
     code = "AMP402"
     name = "bfloat16-model-with-scaler"
     severity = Severity.WARNING
-    needles = ((b"GradScaler", b".scale(", b"unscale_"), (b"backward", b"optim", b"scaler"))
+    needles = ((b"GradScaler", b".scale(", b"unscale_"), TRAINS)
     fix = "unsafe"
     confirmed_by = "own"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Fp16AutocastWithoutScaler(Rule):
     code = "AMP110"
     name = "fp16-autocast-without-scaler"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (b"backward", b".step(", b"optim"))
+    needles = ((b"autocast",), TRAINS)
     confirmed_by = "grad"
     yields_to = ("AMP222",)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import OPENS_REGION
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -112,10 +113,7 @@ class Fp32IslandWithoutCast(Rule):
     code = "AMP106"
     name = "fp32-island-without-cast"
     severity = Severity.WARNING
-    needles = (
-        (b"autocast",),
-        (b"float16", b"autocast()", b'autocast("', b"autocast('", b"enabled=True", b"scaler", b"backward"),
-    )
+    needles = ((b"autocast",), OPENS_REGION)
     fix = "unsafe"
     confirmed_by = "state"
 

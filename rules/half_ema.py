@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import CASTS_TO_HALF
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -115,9 +116,9 @@ class HalfEma(Rule):
     name = "half-ema"
     severity = Severity.WARNING
     needles = (
-        (b".half()", b"HalfTensor", b"torch.float16", b"torch.half"),
+        CASTS_TO_HALF,
         (b"deepcopy", b"AveragedModel", b"parameters(", b"state_dict"),
-        (b"lerp", b"add_", b"mul_", b"copy_", b"update_parameters", b"decay", b"momentum"),
+        (b".lerp_(", b".lerp(", b".add_(", b".mul_(", b"update_parameters("),
     )
     confirmed_by = "own"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import CASTS_TO_HALF, OPENS_REGION
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -108,11 +109,7 @@ class HalfEpsilon(Rule):
     code = "AMP404"
     name = "half-epsilon"
     severity = Severity.WARNING
-    needles = (
-        (b"autocast", b".half()", b"HalfTensor"),
-        (b"autocast()", b'autocast("', b"autocast('", b"float16", b".half()", b"HalfTensor", b"scaler"),
-        (*_SMALL, b"Adam"),
-    )
+    needles = ((b"autocast", b".half()", b"HalfTensor"), (*OPENS_REGION, *CASTS_TO_HALF), (*_SMALL, b"Adam"))
     confirmed_by = "state"
     yields_to = ("AMP401",)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import receiver_text
+from amplint.needles import TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Net, Optimizer
 
@@ -124,7 +125,7 @@ class HalfModelWithAmp(Rule):
     code = "AMP401"
     name = "half-model-with-amp"
     severity = Severity.ERROR
-    needles = ((b"autocast", b"GradScaler", b".scale(", b"unscale_"), (b"backward", b"optim", b"scaler"))
+    needles = ((b"autocast", b"GradScaler", b".scale(", b"unscale_"), TRAINS)
     fix = "unsafe"
     confirmed_by = "raise"
 

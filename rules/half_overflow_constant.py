@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import CASTS_TO_HALF, OPENS_REGION
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class HalfOverflowConstant(Rule):
     severity = Severity.WARNING
     needles = (
         (b"autocast", b".half()", b"HalfTensor"),
-        (b"float16", b".half()", b"HalfTensor", b"autocast()", b'autocast("', b"autocast('", b"scaler"),
+        (*OPENS_REGION, *CASTS_TO_HALF),
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
         _LARGE,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import CASTS_TO_HALF, OPENS_REGION
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class HalfUnsupportedOp(Rule):
     severity = Severity.WARNING
     needles = (
         (b"autocast", b".half()", b"HalfTensor"),
-        (b"autocast()", b'autocast("', b"autocast('", b"float16", b".half()", b"HalfTensor", b"scaler"),
+        (*OPENS_REGION, *CASTS_TO_HALF),
         (b"fft", b"linalg", b"cholesky", b"svd", b"eig", b"inverse", b"qr(", b"lstsq", b"det("),
     )
     fix = "unsafe"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class LossOutsideAutocast(Rule):
     code = "AMP111"
     name = "loss-outside-autocast"
     severity = Severity.INFO
-    needles = ((b"autocast",), (b"backward", b"scaler", b"optim"))
+    needles = ((b"autocast",), TRAINS)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

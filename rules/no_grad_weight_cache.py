@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class NoGradWeightCache(Rule):
     code = "AMP108"
     name = "no-grad-weight-cache"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (b"no_grad", b"inference_mode", b"set_grad_enabled"), (b"backward", b"scaler", b"optim"))
+    needles = ((b"autocast",), (b"no_grad", b"inference_mode", b"set_grad_enabled"), TRAINS)
     confirmed_by = "own"
     torch = (None, "2.10")
 

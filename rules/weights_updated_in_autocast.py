@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import TRAINS
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class WeightsUpdatedInAutocast(Rule):
     code = "AMP102"
     name = "weights-updated-in-autocast"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (b".step(", b"load_state_dict", b"parameters()", b"scaler", b"optim"))
+    needles = ((b"autocast",), (*TRAINS, b"load_state_dict", b"parameters()"))
     fix = "unsafe"
     confirmed_by = "own"
 
