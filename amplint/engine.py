@@ -93,6 +93,19 @@ class Sources:
             return module.notebook.line(line, cell)
         return module.line_text(line) if 1 <= line <= len(module.line_starts) else None
 
+    def file_range(self, place: Place) -> tuple[int, int | None, int, int | None]:
+        """(line, column, end line, end column) in the file itself, as other programs count.
+
+        In a notebook that is a line of its JSON, where columns would mean nothing: they are None.
+        """
+        if place.cell is None:
+            return place.line, place.column, place.end_line, place.end_column
+        module = self.module(place.path)
+        if module is None or module.notebook is None:
+            return 1, None, 1, None
+        notebook = module.notebook
+        return notebook.file_line(place.line, place.cell), None, notebook.file_line(place.end_line, place.cell), None
+
     def path(self, display: str) -> Path:
         """The absolute path of a file."""
         return self._files.get(display) or Path.cwd() / display

@@ -91,6 +91,14 @@ class Notebook:
         lines = _NEWLINE.split(self.by_index[cell].source) if cell in self.by_index else []
         return lines[line - 1] if 1 <= line <= len(lines) else None
 
+    def file_line(self, line: int, cell: int) -> int:
+        """The line of the JSON text that holds a line of a cell; where the source is one string, the string's."""
+        start, _ = self.by_index[cell].span
+        if self.text[start : start + 1] == "[":
+            items = list(_items(self.text, start))
+            start = items[min(line, len(items)) - 1][0] if items else start
+        return len(_NEWLINE.findall(self.text, 0, start)) + 1
+
     @property
     def by_index(self) -> Mapping[int, Cell]:
         return {cell.index: cell for cell in self.cells}
