@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
@@ -62,12 +62,22 @@ def discover(
                 found.setdefault(inside, SourceFile(inside, display_path(inside, base)))
         else:
             found[path] = SourceFile(path, display_path(path, base), named=True)
-    return [found[path] for path in sorted(found) if not _is_second_name(found[path], found)], problems
+    return _without_second_names([found[path] for path in sorted(found)]), problems
 
 
-def _is_second_name(file: SourceFile, found: Iterable[Path]) -> bool:
-    """Whether the file is a symbolic link to a file that is looked at anyway."""
-    return not file.named and file.path.is_symlink() and Path(os.path.realpath(file.path)) in found
+def _without_second_names(files: Sequence[SourceFile]) -> list[SourceFile]:
+    """Leave out symbolic links to files that are looked at anyway."""
+    links = {file.path for file in files if not file.named and file.path.is_symlink()}
+    if not links:
+        return list(files)
+    seen = {os.path.realpath(file.path) for file in files if file.path not in links}
+    kept: list[SourceFile] = []
+    for file in files:
+        real = os.path.realpath(file.path)
+        if file.path not in links or real not in seen:
+            kept.append(file)
+        seen.add(real)
+    return kept
 
 
 def _is_excluded_from_above(path: Path, settings_of: SettingsOf) -> bool:

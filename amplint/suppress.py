@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amplint import registry
@@ -89,12 +89,14 @@ def _in_comment(module: SourceModule, line: int, column: int, comment: str, on_t
         codes = tuple(rule.code for rule in found if rule)
         start, end = column + match.start(), column + match.start() + len(match.group().rstrip())
         place = Place(module.path, shown, start, shown, end, cell)
-        whole = match.start() == 0 and not comment[match.end() :].strip()
-        removal = place
-        if whole and not before.strip() and line < len(module.line_starts):
+        text = before + comment
+        left, right = text[: start - 1], text[end - 1 :]
+        if not left.strip() and not right.strip() and line < len(module.line_starts):
             removal = Place(module.path, shown, 1, shown + 1, 1, cell)
-        elif whole:
-            removal = Place(module.path, shown, len(before.rstrip()) + 1, shown, column + len(comment), cell)
+        elif right.strip():
+            removal = replace(place, end_column=end + len(right) - len(right.lstrip()))
+        else:
+            removal = Place(module.path, shown, len(left.rstrip()) + 1, shown, len(text) + 1, cell)
         reason = (match.groupdict().get("reason") or "").strip()
         return Directive(kind, spelled, codes, place, removal, not before.strip(), on_top, reason, word)
 
