@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-from amplint.verify.oracle import Case, Judgement
+import torch
+
+from amplint.verify.cuda_facts import bce_message
+from amplint.verify.oracle import CONDITIONS, HALF, PLAIN, REFERENCE, Case, Judgement, by_gradients, difference, raised
+from amplint.verify.stage import Setting
+from amplint.verify.standins import Run
+
+AUTOCAST = Run("autocast on", autocast=True, gain=1.0)
+NOMINAL = PLAIN[0]
+OVERFLOW = CONDITIONS[0]
 
 STATIC: dict[str, str] = {
     "AMP224": "needs several processes",
@@ -15,9 +27,425 @@ STATIC: dict[str, str] = {
     "AMP901": "a suppression",
     "AMP902": "an unreadable file",
 }
-OWN: dict[str, Callable[[Case], Judgement | None]] = {}
+#: rules that are shown without two optimizer steps: the operation itself is wrong
+STEPLESS = {"AMP103", "AMP104", "AMP105", "AMP106", "AMP109", "AMP403", "AMP404", "AMP405", "AMP406", "AMP111", "AMP503"}
 
 
 def needs(rule: str) -> int:
     """Optimizer steps without which nothing is refuted."""
-    return 2
+    return 0 if rule in STEPLESS else 2
+
+
+def backward_in_autocast(case: Case) -> Judgement | None:
+    """Whether autocast was on when the flagged backward ran; then, whether that moves any gradient."""
+    seen = case.run(AUTOCAST)
+    calls = [e for e in seen.ledger.events if e.kind in ("backward", "grad") and e.data.get("flagged")]
+    inside = sum(1 for e in calls if e.data.get("autocast"))
+    if not inside:
+        return None
+    figure = f"autocast was on in {inside} of {len(calls)} calls"
+    island = replace(AUTOCAST, name="an fp32 layer", island=True)
+    for run in (AUTOCAST, island):
+        outside = case.run(replace(run, name=f"{run.name}, backward outside", backward_outside=True))
+        found = difference(outside, case.run(run), 1e-5)
+        if found is not None and found.bad:
+            return Judgement("confirmed", f"{figure}; with {run.name}: {found.figure}", run.name)
+    return Judgement("confirmed", f"{figure}; no difference of gradients measured here", AUTOCAST.name)
+
+
+def frozen_weights(case: Case) -> Judgement | None:
+    """The loss of one repeated batch: it must fall as it does without autocast."""
+    run = replace(AUTOCAST, name="autocast on, one batch repeated", learn=True, repeat=True)
+    seen, plain = case.run(run), case.run(replace(run, name="reference", scaled=False, autocast=False))
+    losses, expected = seen.world.losses, plain.world.losses
+    count = min(len(losses), len(expected))
+    frozen = best = 1
+    start = 0
+    for i in range(1, count):
+        moved = abs(expected[i] - expected[i - 1]) > 1e-3 * max(abs(expected[i - 1]), 1e-6)
+        frozen = frozen + 1 if losses[i] == losses[i - 1] and moved else 1
+        if frozen > best:
+            best, start = frozen, i + 1 - frozen
+    if best < 3:
+        return None
+    return Judgement(
+        "confirmed",
+        f"loss of a repeated batch stood still over {best} steps; without autocast it went from "
+        f"{expected[start]:.4g} to {expected[start + best - 1]:.4g}",
+        run.name,
+    )
+
+
+def _errors(case: Case, run: Run = NOMINAL) -> list[Any]:
+    seen = case.run(run)
+    return [*seen.world.declared, *([seen.error] if seen.error is not None else [])]
+
+
+def _raised_at(case: Case, run: Run = NOMINAL) -> Judgement | None:
+    """An exception of torch's that rises on the flagged lines."""
+    for error in _errors(case, run):
+        if error.from_torch and any(p == error.path and a <= error.line <= b for p, a, b in case.replay.flagged):
+            return Judgement("confirmed", f"raises {error.text.splitlines()[0][:140]}", run.name)
+    return None
+
+
+def not_entered(case: Case) -> Judgement | None:
+    found = _raised_at(case)
+    if found is not None:
+        return found
+    seen = case.run(AUTOCAST)
+    for path, line in seen.world.unentered:
+        if seen.reached and any(p == path and a <= line <= b for p, a, b in case.replay.flagged):
+            return Judgement("confirmed", "the region is made and never entered: autocast stayed off", AUTOCAST.name)
+    return None
+
+
+def bad_argument(case: Case) -> Judgement | None:
+    found = _raised_at(case)
+    if found is not None:
+        return found
+    seen = case.run(NOMINAL)
+    for event in seen.events("constructed"):
+        if not any(p == event.path and a <= event.line <= b for p, a, b in case.replay.flagged):
+            continue
+        device, scale = event.data["device"], event.data["scale"]
+        if not str(device).split(":")[0].isalpha() or device in ("True", "False"):
+            return Judgement("confirmed", f"the scaler's device is {device} and its scale stays {scale}", NOMINAL.name)
+        if isinstance(scale, bool | str) or (isinstance(scale, int | float) and scale <= 0):
+            return Judgement("confirmed", f"the initial scale is {scale!r}", NOMINAL.name)
+    text = "\n".join(case.replay.texts)
+    if "cuda:" in text or "device" in text:
+        return Judgement("inconclusive", reason="version: an index in device_type raises before torch 2.4 only")
+    return None
+
+
+def bce(case: Case) -> Judgement | None:
+    seen = case.run(AUTOCAST)
+    if any(e.data.get("flagged") for e in seen.events("bce")):
+        message = bce_message()
+        if message is None:
+            return Judgement("inconclusive", reason="needs cuda: no FakeTensor for it here")
+        return Judgement("confirmed", f"raises RuntimeError: {message} (FakeTensor, device cuda)", "device cuda, FakeTensor")
+    return None
+
+
+def island_without_cast(case: Case) -> Judgement | None:
+    seen = case.run(AUTOCAST)
+    hits = [h for h in seen.world.halves if h[2] and not h[3]]
+    if hits:
+        return Judgement("confirmed", f"16-bit tensors reach the fp32 region in {len(hits)} operations", AUTOCAST.name)
+    return _raised_at(case, AUTOCAST)
+
+
+def loss_outside(case: Case) -> Judgement | None:
+    seen = case.run(AUTOCAST)
+    hits = [h for h in seen.world.halves if not h[2]]
+    if hits:
+        return Judgement("confirmed", f"the loss is computed on 16-bit tensors ({len(hits)} operations)", AUTOCAST.name)
+    return None
+
+
+def half_values(case: Case) -> Judgement | None:
+    """A constant or an operator that 16 bits do not carry: what torch says, or the tensors that meet it."""
+    run = replace(AUTOCAST, name="fp16 autocast", dtype=torch.float16)
+    seen = case.run(run)
+    if seen.world.refusals:
+        return Judgement("confirmed", f"raises {seen.world.refusals[0]}", run.name)
+    if not seen.world.halves:
+        return None
+    if case.replay.rule == "AMP404":
+        return Judgement("confirmed", "fp16 tensors meet the eps; 1e-8 is 0 in fp16", run.name)
+    if case.replay.rule == "AMP403":
+        return Judgement("confirmed", "fp16 tensors meet a constant beyond 65504, which is inf there", run.name)
+    return Judgement("inconclusive", reason="needs cuda: the operator accepts 16-bit tensors on the CPU")
+
+
+def leaked_region(case: Case) -> Judgement | None:
+    seen = case.run(AUTOCAST)
+    if seen.left_on:
+        return Judgement("confirmed", "autocast is still on after the outermost exit", AUTOCAST.name)
+    if seen.world.leaks:
+        _, line = seen.world.leaks[0]
+        return Judgement("confirmed", f"code outside of the region runs under autocast (line {line})", AUTOCAST.name)
+    return None
+
+
+def no_scaler(case: Case) -> Judgement | None:
+    """Small gradients in fp16 without a scale: how many become zero."""
+    seen = case.run(NOMINAL)
+    region = any(e.data["enabled"] and "float16" in e.data["dtype"] and "bf" not in e.data["dtype"] for e in seen.events("region"))
+    if not region or seen.events("scale") or not any(s.direct for s in seen.ledger.steps):
+        return None
+    run = Run("gradients around 1e-7", half_grads=True, gain=2.0**-24)
+    small, exact = case.run(run), case.run(replace(run, name="reference", half_grads=False, scaled=False))
+    zeros = total = 0
+    for got, expected in zip(small.ledger.steps, exact.ledger.steps, strict=False):
+        if got.gradients is not None and expected.gradients is not None and got.gradients.shape == expected.gradients.shape:
+            nonzero = expected.gradients != 0
+            total += int(nonzero.sum())
+            zeros += int((got.gradients[nonzero] == 0).sum())
+    if not zeros:
+        return None
+    return Judgement("conditional", f"{100 * zeros / total:.0f} % of the gradients are 0 where fp32 has none", run.name)
+
+
+def gradient_read(case: Case) -> Judgement | None:
+    """The numbers that the flagged lines produce: S times too large, or the step they spoil."""
+    if ".grad" in "\n".join(case.replay.texts) or "norm" in "\n".join(case.replay.texts):
+        seen, plain = case.run(NOMINAL), case.reference(NOMINAL)
+        scale = 1024.0
+        pairs = [
+            (a, b)
+            for a, b in zip(seen.world.observed, plain.world.observed, strict=False)
+            if b not in (0.0,) and math.isfinite(a) and math.isfinite(b)
+        ]
+        factor = [p for p in pairs if abs(p[0] / p[1] / scale - 1) < 1e-3]
+        if factor and len(seen.world.observed) == len(plain.world.observed):
+            return Judgement("confirmed", f"reads {factor[0][0]:.4g} where the gradient gives {factor[0][1]:.4g}", NOMINAL.name)
+    return by_gradients(case)
+
+
+def zero_grad_before_step(case: Case) -> Judgement | None:
+    found = by_gradients(case)
+    if found is not None:
+        return found
+    seen = case.run(NOMINAL)
+    taken = [s for s in seen.ledger.steps if s.gradients is not None]
+    empty = [s for s in taken if s.gradients is not None and float(s.gradients.abs().sum()) == 0.0]
+    if taken and len(empty) >= 2 and len(empty) == len(taken):
+        return Judgement("confirmed", f"all gradients are 0 in {len(empty)} of {len(taken)} steps", NOMINAL.name)
+    return None
+
+
+def recreated(case: Case) -> Judgement | None:
+    """Steps that the program takes when gradients overflow at first, against one scaler for all of it."""
+    seen = case.run(HALF)
+    owners: dict[int, set[int]] = {}
+    for event in seen.events("scaler.step"):
+        owners.setdefault(event.data["owner"], set()).update(event.data["weights"])
+    shared = [a for a in owners for b in owners if a < b and owners[a] & owners[b]]
+    if len(seen.world.scalers) < 2 or not shared:
+        return None
+    once = case.run(replace(HALF, name="one scaler", single=True))
+    total = max(len(seen.ledger.steps), 1)
+    if seen.steps_taken < once.steps_taken:
+        return Judgement(
+            "confirmed",
+            f"{seen.steps_taken} of {total} steps taken with {len(seen.world.scalers)} scalers, {once.steps_taken} with one",
+            HALF.name,
+        )
+    return by_gradients(case)
+
+
+def scheduler_counts(case: Case) -> Judgement | None:
+    nominal = case.run(NOMINAL)
+    for run in CONDITIONS[:3]:
+        seen = case.run(run)
+        before, after = len(nominal.events("scheduler")), len(seen.events("scheduler"))
+        if nominal.steps_taken and before >= nominal.steps_taken and seen.steps_skipped and after > seen.steps_taken:
+            return Judgement("conditional", f"{after} scheduler steps for {seen.steps_taken} optimizer steps", run.name)
+    return None
+
+
+def scale_compared(case: Case) -> Judgement | None:
+    """A growing scale must not look like a skipped step, and must not change what is read."""
+    growth = CONDITIONS[3]
+    nominal, seen = case.run(NOMINAL), case.run(growth)
+    if len(nominal.world.observed) == len(seen.world.observed):
+        plain = case.reference(growth)
+        for a, b, c in zip(seen.world.observed, plain.world.observed, nominal.world.observed, strict=False):
+            if b and math.isfinite(a) and abs(c / b - 1) < 1e-3 and abs(a / b - 1) > 1e-2:
+                return Judgement("conditional", f"reads {a:.4g} instead of {b:.4g} when the scale has grown", growth.name)
+    kinds = ([e.kind for e in o.ledger.events if e.kind in ("scheduler", "zero_grad", "backward", "scaler.step")] for o in (nominal, seen))
+    first, second = kinds
+    lines = nominal.world.executed ^ seen.world.executed
+    if first != second or lines:
+        where = f" (line {min(line for _, line in lines)})" if lines else ""
+        return Judgement("conditional", f"takes a grown scale for a skipped step{where}", growth.name)
+    return None
+
+
+def scaler_with_bf16(case: Case) -> Judgement | None:
+    seen = case.run(AUTOCAST)
+    regions = [e for e in seen.events("region") if e.data["enabled"]]
+    if not regions or any("bfloat16" not in e.data["dtype"] for e in regions) or not seen.events("scale"):
+        return None
+    without = case.run(replace(AUTOCAST, name="no scaler", scaled=False))
+    found = difference(without, seen, 0.0)
+    if found is not None:
+        return Judgement("inconclusive", reason=f"the scaler makes a difference here: {found.figure}")
+    return Judgement("confirmed", f"{seen.steps_taken} steps bitwise equal without the scaler", AUTOCAST.name)
+
+
+def flag_mismatch(case: Case) -> Judgement | None:
+    """Some values of the flags put fp16 autocast beside an absent scaler, or use a scaler that is None."""
+    names = sorted({n.split(" is ")[0].rsplit(".", 1)[-1] for n in case.assumptions() if n.endswith((" is true", " is false"))} | set(case.replay.guards))
+    turns: list[dict[str, bool]] = [{}]
+    for name in names[:5]:
+        turns += [{name: False}, {name: True}]
+    for turn in turns:
+        seen = case.stage.execute(NOMINAL, Setting(case.setting.driver, {**case.setting.flags, **turn}), case.assignment)
+        shown = ", ".join(f"{k} {'true' if v else 'false'}" for k, v in turn.items()) or "as written"
+        error = seen.error
+        if error is not None and error.kind in ("AttributeError", "UnboundLocalError") and any(
+            p == error.path and a <= error.line <= b for p, a, b in case.replay.flagged
+        ):
+            return Judgement("confirmed", f"raises {error.text} ({shown})", shown)
+        on = any(e.data["enabled"] and "bfloat16" not in e.data["dtype"] for e in seen.events("region"))
+        wanted = [e.data["wanted"] for e in seen.events("scaler")]
+        if on and wanted and not any(wanted) and seen.ledger.steps:
+            return Judgement("conditional", f"fp16 autocast runs while the scaler is off ({shown})", shown)
+    return by_gradients(case)
+
+
+def incomplete_window(case: Case) -> Judgement | None:
+    """Batches whose gradients are cleared before any step sees them."""
+    for length in (5, 6, 7):
+        seen = case.stage.execute(NOMINAL, replace(case.setting, length=length), case.assignment, 40)
+        pending = lost = total = 0
+        for event in seen.ledger.events:
+            if event.kind == "backward":
+                pending, total = pending + 1, total + 1
+            elif event.kind == "scaler.step":
+                pending = 0
+            elif event.kind == "zero_grad":
+                lost, pending = lost + pending, 0
+        if lost and seen.steps_taken:
+            return Judgement("confirmed", f"{lost} of {total} batches have no effect (epochs of {length})", f"epochs of {length}")
+    return None
+
+
+def half_model(case: Case) -> Judgement | None:
+    found = by_gradients(case)
+    if found is not None:
+        return found
+    seen = case.run(NOMINAL)
+    wanted = torch.bfloat16 if case.replay.rule == "AMP402" else torch.float16
+    for optimizer in seen.world.optimizers.values():
+        if seen.steps_taken and any(p.dtype == wanted for p in optimizer.parameters()):
+            one = torch.tensor(1.0, dtype=wanted)
+            step = 1e-3 if wanted == torch.bfloat16 else 1e-4
+            left = float(one - torch.tensor(step, dtype=wanted))
+            return Judgement("confirmed", f"the weights are {str(wanted)[6:]}: 1 - {step} is {left:.6g} there", NOMINAL.name)
+    return None
+
+
+def half_average(case: Case) -> Judgement | None:
+    run = Run("weights that move", learn=True, gain=1.0)
+    seen = case.run(run)
+    if not seen.world.moves:
+        return None
+    still = sum(1 for moved, _ in seen.world.moves if moved == 0.0)
+    lost = float(torch.tensor(1.0).half() * 0.999 + torch.tensor(1.1).half() * 0.001)
+    return Judgement(
+        "confirmed",
+        f"{len(seen.world.moves)} updates of 16-bit averages, {still} without any change; 0.999 * 1 + 0.001 * 1.1 is {lost:.6g} in fp16",
+        run.name,
+    )
+
+
+def checkpoint(case: Case) -> Judgement | None:
+    """What the saved objects hold, and what a resume from them repeats."""
+    seen = case.run(OVERFLOW)
+    saves = seen.events("save") or [e for e in seen.events("dict") if e.data.get("flagged")]
+    kinds: set[str] = set().union(*(set(e.data["kinds"]) for e in saves)) if saves else set()
+    if not saves:
+        if seen.reached and seen.broke is None and seen.error is None:
+            return Judgement("inconclusive", reason="nothing that holds a state was saved in the replay")
+        return None
+    if "scaler" in kinds or not kinds & {"optimizer", "scheduler"}:
+        return None
+    live = [pair for e in saves for pair in e.data["live"]]
+    if not live:
+        return Judgement("inconclusive", reason="no scaler is alive where the checkpoint is made")
+    if not seen.world.scalers or all(not getattr(s, "wanted", True) for s in seen.world.scalers):
+        return None
+    half = case.run(HALF)
+    settled = half.world.scalers[0].get_scale() if half.world.scalers else 0.0
+    again = case.run(replace(HALF, name="resumed with the scaler's state", scale=settled)) if settled > 1 else half
+    return Judgement(
+        "confirmed",
+        f"no scaler state is saved: a resume starts at 65536 instead of {settled:g} and skips "
+        f"{half.steps_skipped} steps again ({again.steps_skipped} with the state)",
+        HALF.name,
+    )
+
+
+def not_restored(case: Case) -> Judgement | None:
+    seen = case.run(OVERFLOW)
+    loads = [e for e in seen.ledger.events if e.kind in ("load", "scaler")]
+    loaded = {e.data["what"] for e in loads if e.kind == "load"}
+    if "optimizer" not in loaded and "model" not in loaded:
+        return None
+    scale = seen.world.scalers[-1].get_scale() if seen.world.scalers else 0.0
+    if "scaler" not in loaded:
+        return Judgement("confirmed", f"the optimizer is loaded and the scaler is not: it starts at its initial scale (live {scale:g})", OVERFLOW.name)
+    last_load = max(i for i, e in enumerate(loads) if e.kind == "load" and e.data["what"] == "scaler")
+    if any(e.kind == "scaler" for e in loads[last_load + 1 :]):
+        return Judgement("confirmed", "a new scaler replaces the one that was loaded", OVERFLOW.name)
+    return None
+
+
+def load_unguarded(case: Case) -> Judgement | None:
+    run = Run("a checkpoint of a disabled scaler", empty_state=True)
+    text = raised(case.run(REFERENCE), case.run(run))
+    return Judgement("conditional", text, run.name) if text is not None else None
+
+
+def saved_mid_step(case: Case) -> Judgement | None:
+    for run in (NOMINAL, *CONDITIONS[:4]):
+        seen = case.run(run)
+        text = raised(case.reference(run), seen)
+        if text is not None:
+            return Judgement("confirmed" if run is NOMINAL else "conditional", text, run.name)
+        events = [e for e in seen.ledger.events if e.kind in ("scaler.step", "update", "scaler.state_dict")]
+        for i, event in enumerate(events):
+            if event.kind != "scaler.state_dict" or i == 0 or events[i - 1].kind != "scaler.step":
+                continue
+            after = next((e for e in events[i + 1 :] if e.kind == "update"), None)
+            if after is not None and after.data["scale"] != event.data["scale"]:
+                return Judgement(
+                    "conditional", f"scale {event.data['scale']:g} saved, {after.data['scale']:g} real after that step", run.name
+                )
+    return None
+
+
+def by_version(case: Case) -> Judgement | None:
+    return Judgement("inconclusive", reason=f"version: needs torch <= 2.9, this is {torch.__version__}")
+
+
+def custom_function(case: Case) -> Judgement | None:
+    return Judgement("inconclusive", reason="a custom autograd Function is not executed in a replay")
+
+
+OWN: dict[str, Callable[[Case], Judgement | None]] = {
+    "AMP101": backward_in_autocast,
+    "AMP102": frozen_weights,
+    "AMP103": not_entered,
+    "AMP104": bad_argument,
+    "AMP105": bce,
+    "AMP106": island_without_cast,
+    "AMP107": custom_function,
+    "AMP108": by_version,
+    "AMP109": leaked_region,
+    "AMP110": no_scaler,
+    "AMP111": loss_outside,
+    "AMP202": gradient_read,
+    "AMP211": zero_grad_before_step,
+    "AMP215": recreated,
+    "AMP219": scheduler_counts,
+    "AMP220": scale_compared,
+    "AMP221": scaler_with_bf16,
+    "AMP222": flag_mismatch,
+    "AMP306": incomplete_window,
+    "AMP401": half_model,
+    "AMP402": half_model,
+    "AMP403": half_values,
+    "AMP404": half_values,
+    "AMP405": half_average,
+    "AMP406": half_values,
+    "AMP501": checkpoint,
+    "AMP502": not_restored,
+    "AMP503": load_unguarded,
+    "AMP504": saved_mid_step,
+}

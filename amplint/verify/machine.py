@@ -281,7 +281,9 @@ class World(Protocol):
 
     path: str
     line: int
+    declared: list[UserError]
 
+    def at_yield(self, manager: bool) -> None: ...
     def enter_line(self, path: str, node: ast.stmt) -> None: ...
     def dotted(self, name: str) -> object: ...
     def attribute(self, value: object, name: str) -> object: ...
@@ -423,6 +425,7 @@ class Machine:
         self.budget = budget
         self.depth = 0
         self.yields: list[Callable[[object], object]] = []
+        self.managers: list[bool] = []
         self.errors: list[UserError] = []
 
     # ---------------------------------------------------------------- modules
@@ -444,7 +447,10 @@ class Machine:
                 else:
                     try:
                         self.statement(statement, scope)
-                    except (UserError, Unsupported):
+                    except UserError as error:
+                        self.world.declared.append(error)
+                        self._unbind(statement, scope)
+                    except Unsupported:
                         self._unbind(statement, scope)
         return scope
 
@@ -562,9 +568,14 @@ class Machine:
                 self.yields = inner
 
         self.yields = [handler]
+        inner_function = call.function
+        while not isinstance(inner_function, Function) and hasattr(inner_function, "function"):
+            inner_function = inner_function.function
+        self.managers.append(isinstance(inner_function, Function) and inner_function.manager)
         try:
             return self.call_function(call.function, call.args, call.keywords, started=True)
         finally:
+            self.managers.pop()
             self.yields = outer
 
     def do_While(self, node: ast.While, scope: Scope) -> None:
@@ -984,6 +995,7 @@ class Machine:
         value = self.eval(node.value, scope) if node.value is not None else None
         if not self.yields:
             raise Unsupported("a yield outside of a loop over its generator")
+        self.world.at_yield(self.managers[-1])
         return self.yields[-1](value)
 
     def ev_YieldFrom(self, node: ast.YieldFrom, scope: Scope) -> object:

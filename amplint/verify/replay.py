@@ -474,6 +474,8 @@ def _class_driver(
     whole = [r for r in training if any(isinstance(n, ast.For) for n in ast.walk(r.node))]
     if whole and unit in training and unit not in whole:
         whole = []
+    if len(training) > 1 and not any(".backward(" in ast.unparse(r.node) and re.search(r"\.step\(", ast.unparse(r.node)) for r in training):
+        training.sort(key=lambda r: _order(ast.unparse(r.node)))
     return Driver(
         "class",
         unit.path,
@@ -483,41 +485,51 @@ def _class_driver(
     )
 
 
+def _order(text: str) -> int:
+    """Where in an iteration a method belongs that its callers elsewhere call: backward, then step, then update."""
+    for rank, pattern in enumerate((r"\.backward\(", r"\.unscale_\(|clip_grad", r"\.step\(", r"\.update\(")):
+        if re.search(pattern, text):
+            return rank
+    return 4
+
+
 def _needed(project: _Project, drivers: list[Driver], path: str, line: int) -> dict[str, set[tuple[int, int]]]:
-    """Line ranges of the definitions that the drivers reach, by file."""
-    keys: set[tuple[str, str]] = set()
-    queue: list[_Unit] = []
+    """Line ranges of the definitions that the drivers reach by name, by file."""
+    definitions: dict[str, list[tuple[str, Any]]] = {}
+    mentions: dict[int, set[str]] = {}
+    for where, tree in project.trees.items():
+        for node in project._top_level(tree.body):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                definitions.setdefault(node.name, []).append((where, node))
+    queue: list[tuple[str, Any]] = []
+    bodies = [project.units[(where, "<module>")].node for where in project.trees]
     for driver in drivers:
-        if driver.kind == "class":
-            queue.extend(u for u in project.units.values() if u.cls == driver.name)
-        else:
-            name = driver.name or "<module>"
-            queue.extend(u for u in project.units.values() if u.key == (driver.path, name))
-    while queue:
-        unit = queue.pop()
-        if unit.key in keys:
-            continue
-        keys.add(unit.key)
-        queue.extend(project.units[k] for k in project.callees(unit))
-        if unit.cls:
-            queue.extend(u for u in project.units.values() if u.cls == unit.cls)
-        for name in unit.types.values():
-            queue.extend(u for u in project.units.values() if u.cls == name)
+        queue.extend(d for d in definitions.get(driver.name, []) if d[0] == driver.path)
+    holders = [d for ds in definitions.values() for d in ds if d[0] == path and d[1].lineno <= line <= (d[1].end_lineno or 0)]
+    queue.extend(holders)
+    for body in bodies:
+        queue.extend(d for name in _names(body) for d in definitions.get(name, []))
     out: dict[str, set[tuple[int, int]]] = {path: set()}
-    for key in keys:
-        unit = project.units[key]
-        out.setdefault(unit.path, set())
-        if unit.cls:
-            node: Any = project.classes[unit.cls][1]
-        elif unit.qualname == "<module>":
+    for driver in drivers:
+        out.setdefault(driver.path, set())
+    while queue:
+        where, node = queue.pop()
+        if id(node) in mentions:
             continue
-        else:
-            node = unit.node
-        out[unit.path].add((_first_line(node), node.end_lineno or node.lineno))
-    for name, (where, node) in project.classes.items():
-        # base classes and dataclasses without methods of their own
-        if where in out and (not any(u.cls == name for u in project.units.values())):
-            out[where].add((_first_line(node), node.end_lineno or node.lineno))
+        mentions[id(node)] = _names(node)
+        out.setdefault(where, set()).add((_first_line(node), node.end_lineno or node.lineno))
+        queue.extend(d for name in mentions[id(node)] for d in definitions.get(name, []))
+    return out
+
+
+def _names(node: ast.AST) -> set[str]:
+    """Identifiers that a definition mentions, attributes included (a module may lie before them)."""
+    out: set[str] = set()
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name):
+            out.add(child.id)
+        elif isinstance(child, ast.Attribute):
+            out.add(child.attr)
     return out
 
 

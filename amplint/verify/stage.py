@@ -40,6 +40,7 @@ class Outcome:
     error: UserError | None = None
     broke: str | None = None
     reached: bool = False
+    left_on: bool = False
 
     @property
     def steps_taken(self) -> int:
@@ -96,6 +97,9 @@ class Stage:
             if isinstance(node, ast.ClassDef)
             and any(p == path and node.lineno <= line <= (node.end_lineno or 0) for p, line in replay.wanted)
         }
+        whole = "\n".join(replay.files.values())
+        #: no update() in sight: the caller's business, unless its absence is the fault
+        self.auto_update = ".update(" not in whole and replay.rule != "AMP205"
         self.auto_zero = not any(
             re.search(r"zero_grad|\.grad\s*=\s*None", text) for text in replay.files.values()
         )
@@ -104,6 +108,7 @@ class Stage:
         """Run the driver once under `run`. Never raises: how it ended is in the outcome."""
         ledger = Ledger(run, limit)
         ledger.auto_zero = self.auto_zero
+        ledger.auto_update = self.auto_update and setting.driver.kind != "module"
         plan = Plan(
             flagged=self.replay.flagged,
             wanted=self.replay.wanted,
@@ -138,6 +143,7 @@ class Stage:
             outcome.broke = "the replay recursed too deeply"
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, AssertionError) as error:
             outcome.broke = f"the replay broke: {type(error).__name__}: {error}"[:200]
+        outcome.left_on = torch.is_autocast_enabled("cpu")
         while torch.is_autocast_enabled("cpu") and depth < 50:
             torch.set_autocast_enabled("cpu", False)
             depth += 1
@@ -186,8 +192,8 @@ class _Drive:
 
         try:
             self._repeat(once, self.setting.length)
-        finally:
-            pass
+        except EnoughSeen:
+            self.world.ledger.limit += 12
         for name in driver.tail:
             self._call(self.machine.attribute(instance, name), 0)
 

@@ -38,6 +38,8 @@ class Run:
     single        all constructions of a scaler give the first one
     dtype         autocast dtype to use in place of the program's
     fail          an exception rises behind the second unscale_, inside the program's own `try`
+    bad_loss_at   the loss of that micro-batch tests as not finite
+    empty_state   a loaded scaler state is the {} of a disabled scaler
     backward_outside   regions are left around every backward
     """
 
@@ -57,6 +59,8 @@ class Run:
     dtype: torch.dtype | None = None
     fail: bool = False
     backward_outside: bool = False
+    bad_loss_at: int = 0
+    empty_state: bool = False
 
 
 @dataclass
@@ -102,7 +106,12 @@ class Ledger:
         self.in_scaler = False
         self.pending_zero: list[Optimizer] = []
         self.auto_zero = False
+        self.auto_update = False
+        self.pending_update: list[Scaler] = []
         self.updates = 0
+        self.scaled_since = False
+        self.scaled_backwards = 0
+        self.bad_loss_seen = False
 
     def note(self, kind: str, **data: Any) -> None:
         self.events.append(Event(kind, self.path, self.line, data))
@@ -349,6 +358,7 @@ class Scaler(torch.amp.GradScaler):
 
     def scale(self, outputs: Any) -> Any:
         self.ledger.note("scale", scaler=self.label, scale=self.get_scale())
+        self.ledger.scaled_since = True
         return super().scale(outputs)
 
     def unscale_(self, optimizer: Any) -> None:
@@ -367,7 +377,10 @@ class Scaler(torch.amp.GradScaler):
         if len(ledger.steps) == before and isinstance(optimizer, Optimizer):
             ledger.record_step(optimizer, None)
         skipped = len(ledger.steps) > before and ledger.steps[-1].gradients is None
-        ledger.note("scaler.step", scaler=self.label, optimizer=self_label, skipped=skipped, scale=self.get_scale())
+        if ledger.auto_update and self not in ledger.pending_update:
+            ledger.pending_update.append(self)
+        ledger.note("scaler.step", scaler=self.label, optimizer=self_label, skipped=skipped, scale=self.get_scale(),
+                    owner=id(self), weights=[id(p) for g in getattr(optimizer, "param_groups", []) for p in g["params"]])  # fmt: skip
         return result
 
     def update(self, new_scale: Any = None) -> None:

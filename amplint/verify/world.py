@@ -138,6 +138,12 @@ class TorchWorld:
         self.forwards: list[tuple[str, Tensor]] = []
         self.serial = itertools.count()
         self.outside: list[str] = []
+        self.halves: list[tuple[str, int, bool, bool]] = []
+        self.refusals: list[str] = []
+        self.unentered: list[tuple[str, int]] = []
+        self.leaks: list[tuple[str, int]] = []
+        self.moves: list[tuple[float, float]] = []
+        self.declared: list[UserError] = []
 
     # ------------------------------------------------------------ bookkeeping
 
@@ -168,6 +174,23 @@ class TorchWorld:
             last = node.end_lineno or node.lineno
         for line in range(node.lineno, last + 1):
             self.executed.add((path, line))
+
+        if self.run.autocast and not self.regions and torch.is_autocast_enabled("cpu"):
+            self.leaks.append((path, node.lineno))
+
+    def at_yield(self, manager: bool) -> None:
+        """A generator hands a value out: with a region open, its consumer runs under autocast."""
+        if self.run.autocast and not manager and torch.is_autocast_enabled("cpu"):
+            self.leaks.append((self.path, self.line))
+
+    def see_halves(self, values: list[object]) -> None:
+        """Note 16-bit tensors that reach an operation of the flagged lines, and what region is open there."""
+        if not self.run.autocast or not self.plan.flagged(self.path, self.line) or len(self.halves) > 200:
+            return
+        if any(t.dtype in (torch.float16, torch.bfloat16) for t in self._tensors(values)):
+            outer = any(r.enabled for r in self.regions)
+            inner = bool(self.regions) and self.regions[-1].enabled
+            self.halves.append((self.path, self.line, outer, inner))
 
     def assume(self, text: str) -> None:
         self.assumed.setdefault(text)
@@ -561,6 +584,7 @@ class TorchWorld:
         """Real torch where it works and stays finite, else a mixture of the tensors."""
         actual = [self.actual(a) for a in args]
         actual = [self.tensor(a) if isinstance(a, Unknown) else a for a in actual]
+        self.see_halves(actual)
         try:
             result = operation(*actual)
         except (UserError, Unsupported, BudgetSpent, EnoughSeen):
@@ -639,7 +663,13 @@ class TorchWorld:
         for optimizer in ledger.pending_zero:
             for parameter in optimizer.parameters():
                 parameter.grad = None
+        if ledger.pending_zero:
+            self.assume("the caller clears the gradients after a step")
         ledger.pending_zero.clear()
+        for scaler in ledger.pending_update:
+            self.assume("the caller calls update() after a step")
+            scaler.update()
+        ledger.pending_update.clear()
         tensors = [self.loss(loss) for loss in losses]
         if not all(isinstance(t, Tensor) for t in tensors):
             raise Unsupported("a backward of something that is no tensor")
@@ -659,8 +689,11 @@ class TorchWorld:
                 self.guarded(go)
         else:
             self.guarded(go)
-        if self.run.overflow_at == ledger.backwards and self.run.scaled:
-            self._overflow(before, versions)
+        if ledger.scaled_since:
+            ledger.scaled_backwards += 1
+            ledger.scaled_since = False
+            if self.run.overflow_at == ledger.scaled_backwards and self.run.scaled:
+                self._overflow(before, versions)
 
     def _all_parameters(self) -> list[nn.Parameter]:
         return self.parameters_in([*self.models.values()])
@@ -758,6 +791,9 @@ class TorchWorld:
         return [Unknown(f"part[{i}]") for i in range(count)]
 
     def item(self, value: object, key: object) -> object:
+        if self.run.empty_state and isinstance(key, str) and re.search(r"scaler|amp", key, re.I):
+            if isinstance(value, Unknown | dict) and not isinstance(value, State):
+                return {}
         if isinstance(key, Unknown):
             key = self.number(key) if isinstance(value, list | tuple) else key
         if isinstance(value, Unknown):
@@ -832,6 +868,8 @@ class TorchWorld:
     def enter(self, value: object) -> object:
         value = self.actual(value)
         if isinstance(value, Region):
+            if value.place in self.unentered:
+                self.unentered.remove(value.place)
             self.guarded(value.__enter__)
             self.regions.append(value)
             return value
@@ -928,6 +966,7 @@ class TorchWorld:
         text = device if isinstance(device, str) else "cuda"
         enabled = settings.get("enabled", True)
         cache = settings.get("cache_enabled")
+        self.unentered.append((self.path, self.line))
         return Region(
             self.ledger,
             "cpu" if text.startswith("cpu") else "cuda",
@@ -973,6 +1012,7 @@ class TorchWorld:
 
     def call_model(self, model: Model, args: list[object], keywords: dict[str, object]) -> Any:
         inputs = self._tensors([*args, *(v for v in keywords.values())])
+        self.see_halves(list(inputs))
         result = self.guarded(lambda: model(*inputs))
         self.forwards.append((model.label, result.detach().float()))
         return result
@@ -1074,6 +1114,9 @@ class TorchWorld:
             value.bound = self.roles[value.label]
         if value.bound is not None:
             return self.method(value.bound, name, args, keywords)
+        if name == "from_pretrained" and MODEL.search(value.name):
+            made = self.model(value.name)
+            return self.model_method(made, "to", [v for v in keywords.values() if isinstance(v, torch.dtype)], {})
         own = value.attrs.get(name)
         if own is not None and not isinstance(own, Unknown):
             return self.machine.call(own, args, keywords)
@@ -1090,9 +1133,10 @@ class TorchWorld:
         if name == "backward" and (value.data or LOSS.search(label)) and not args:
             self.backward([value], keywords)
             return None
-        if name in MODEL_METHODS and not value.data or name in ("eval", "train") and MODEL.search(label):
-            if name in ("parameters", "named_parameters") or MODEL.search(label):
-                return self.method(self.bind(value, "model"), name, args, keywords)
+        if name in ("parameters", "named_parameters", "modules", "named_modules"):
+            return self.method(self.bind(value, "model"), name, args, keywords)
+        if (name in MODEL_METHODS and not value.data or name in ("eval", "train")) and MODEL.search(label):
+            return self.method(self.bind(value, "model"), name, args, keywords)
         if name in ("to", "cuda", "cpu", "half", "bfloat16", "float", "type", "eval", "contiguous", "clone", "detach", "copy"):
             return self._moved(value, name, args, keywords)
         if value.data and hasattr(Tensor, name):
@@ -1103,6 +1147,8 @@ class TorchWorld:
         if name in ("size", "dim", "numel") or name == "__len__":
             return SIZE if args or name != "size" else (SIZE, SIZE)
         if name == "get" and args:
+            if self.run.empty_state and isinstance(args[0], str) and re.search(r"scaler|amp", args[0], re.I):
+                return {}
             return value.child(args[0] if isinstance(args[0], PLAIN) else "get", f"{value.label}.{args[0]}" if isinstance(args[0], str) else f"{value.label}.get")
         if name == "item":
             return self.number(value)
@@ -1275,6 +1321,12 @@ class TorchWorld:
         values = [self._argument(a) for a in args]
         named = {k: self._argument(v) for k, v in keywords.items()}
         named.pop("device", None)
+        self.see_halves([tensor, *values])
+        half_before = (
+            tensor.detach().double().clone()
+            if self.run.learn and name.endswith("_") and tensor.dtype in (torch.float16, torch.bfloat16)
+            else None
+        )
         if name.endswith("_") and tensor.numel() > 0:
             self.observe(values)
 
@@ -1294,7 +1346,10 @@ class TorchWorld:
         except Exception as error:
             if raised_by_amp(error):
                 raise self.fail(error) from error
+            self._refused(error, [tensor, *values])
             return self.mixed(name, [tensor, *args], keywords)
+        if half_before is not None:
+            self.moves.append((float((tensor.detach().double() - half_before).abs().max()), float(half_before.abs().max())))
         return self._checked(name, result, [tensor, *values], named)
 
     def _argument(self, value: object) -> Any:
@@ -1597,6 +1652,14 @@ class TorchWorld:
             self.observe(args[1:])
         values = [self._argument(a) if isinstance(a, Unknown) else self.actual(a) for a in args]
         named = {k: self._argument(v) if isinstance(v, Unknown) else self.actual(v) for k, v in keywords.items()}
+        self.see_halves([*values, *named.values()])
+        if last in ("isfinite", "isnan", "isinf") and self.run.bad_loss_at and not self.ledger.bad_loss_seen:
+            given = values[0] if values else None
+            if isinstance(given, Tensor) and given.requires_grad and self.ledger.backwards + 1 >= self.run.bad_loss_at:
+                self.ledger.bad_loss_seen = True
+                return torch.tensor(last != "isfinite")
+        if last == "binary_cross_entropy" and self.regions and self.regions[-1].enabled and self.regions[-1].device == "cuda":
+            self.ledger.note("bce", flagged=self.plan.flagged(self.path, self.line))
         for value in [*values, *named.values()]:
             if isinstance(value, int) and abs(value) > 10_000 or isinstance(value, tuple | list) and _product(value) > 10_000:
                 return self.mixed(name, args, keywords)
@@ -1614,8 +1677,15 @@ class TorchWorld:
         except Exception as error:
             if raised_by_amp(error):
                 raise self.fail(error) from error
+            self._refused(error, values)
             return self.mixed(name, args, keywords)
         return self._checked(name, result, values, named)
+
+    def _refused(self, error: Exception, values: list[object]) -> None:
+        """Keep what torch says to a 16-bit tensor on a flagged line."""
+        half = any(t.dtype in (torch.float16, torch.bfloat16) for t in self._tensors(values))
+        if half and self.plan.flagged(self.path, self.line) and re.search(r"Half|BFloat16|overflow", str(error)):
+            self.refusals.append(f"{type(error).__name__}: {error}".split("\n")[0][:140])
 
     def clip(self, last: str, args: list[object], keywords: dict[str, object]) -> Any:
         given = args[0] if args else keywords.get("parameters", keywords.get("tensors"))
