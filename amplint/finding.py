@@ -129,5 +129,5 @@ def fingerprint(rule: str, path: str, text: str, occurrence: int) -> str:
     statements of one rule in one file.
     """
     folded = " ".join(text.split())
-    digest = hashlib.sha256("\0".join((rule, path, folded, str(occurrence))).encode())
+    digest = hashlib.sha256("\0".join((rule, path, folded, str(occurrence))).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:20]

@@ -120,6 +120,8 @@ class SourceModule:
             raise self._syntax_error(error) from None
         except RecursionError:
             raise SourceError("nested too deeply to be parsed") from None
+        except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can spell
+            raise self._error_at(error.start, "holds characters that no encoding can write") from None
         except BaseException as error:
             # a panic of the native parser derives from BaseException and has no importable class
             if type(error).__name__ != "PanicException":

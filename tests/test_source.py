@@ -249,6 +249,12 @@ def test_broken_notebooks_are_refused(text: str) -> None:
     )
 
 
+def test_half_a_surrogate_pair_is_refused() -> None:
+    text = json.dumps({"cells": [{"cell_type": "code", "source": "x = '\ud800'"}]})
+    error = refusal(text.encode(), "a.ipynb")
+    assert (error.cell, error.line, error.column) == (1, 1, 6)
+
+
 def test_notebooks_of_other_languages_hold_no_python() -> None:
     text = notebook(("code", "x <- 1"), kernelspec={"language": "R"})
     assert module(text, "a.ipynb").text == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote
@@ -136,7 +137,7 @@ def _artifact(path: str) -> dict[str, str]:
     """A relative path hangs off the checkout's root, wherever that is."""
     if PurePath(path).is_absolute():
         return {"uri": Path(path).as_uri()}
-    return {"uri": quote(path), "uriBaseId": "%SRCROOT%"}
+    return {"uri": quote(os.fsencode(path)), "uriBaseId": "%SRCROOT%"}
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
