@@ -39,7 +39,7 @@ def needs(rule: str) -> int:
 def backward_in_autocast(case: Case) -> Judgement | None:
     """Whether autocast was on when the flagged backward ran; then, whether that moves any gradient."""
     seen = case.run(AUTOCAST)
-    calls = [e for e in seen.ledger.events if e.kind in ("backward", "grad") and e.data.get("flagged")]
+    calls = [e for e in seen.ledger.events if e.kind in ("backward", "grad") and case.is_flagged(e.path, e.line)]
     inside = sum(1 for e in calls if e.data.get("autocast"))
     if not inside:
         return None
@@ -84,7 +84,7 @@ def _errors(case: Case, run: Run = NOMINAL) -> list[Any]:
 def _raised_at(case: Case, run: Run = NOMINAL) -> Judgement | None:
     """An exception of torch's that rises on the flagged lines."""
     for error in _errors(case, run):
-        if error.from_torch and any(p == error.path and a <= error.line <= b for p, a, b in case.replay.flagged):
+        if error.from_torch and case.is_flagged(error.path, error.line):
             return Judgement("confirmed", f"raises {error.text.splitlines()[0][:140]}", run.name)
     return None
 
@@ -95,7 +95,7 @@ def not_entered(case: Case) -> Judgement | None:
         return found
     seen = case.run(AUTOCAST)
     for path, line in seen.world.unentered:
-        if seen.reached and any(p == path and a <= line <= b for p, a, b in case.replay.flagged):
+        if seen.reached and case.is_flagged(path, line):
             return Judgement("confirmed", "the region is made and never entered: autocast stayed off", AUTOCAST.name)
     return None
 
@@ -106,7 +106,7 @@ def bad_argument(case: Case) -> Judgement | None:
         return found
     seen = case.run(NOMINAL)
     for event in seen.events("constructed"):
-        if not any(p == event.path and a <= event.line <= b for p, a, b in case.replay.flagged):
+        if not case.is_flagged(event.path, event.line):
             continue
         device, scale = event.data["device"], event.data["scale"]
         if not str(device).split(":")[0].isalpha() or device in ("True", "False"):
@@ -121,7 +121,7 @@ def bad_argument(case: Case) -> Judgement | None:
 
 def bce(case: Case) -> Judgement | None:
     seen = case.run(AUTOCAST)
-    if any(e.data.get("flagged") for e in seen.events("bce")):
+    if any(case.is_flagged(e.path, e.line) for e in seen.events("bce")):
         message = bce_message()
         if message is None:
             return Judgement("inconclusive", reason="needs cuda: no FakeTensor for it here")
@@ -131,7 +131,7 @@ def bce(case: Case) -> Judgement | None:
 
 def island_without_cast(case: Case) -> Judgement | None:
     seen = case.run(AUTOCAST)
-    hits = [h for h in seen.world.halves if h[2] and not h[3]]
+    hits = [h for h in case.halves(seen) if h[2] and not h[3]]
     if hits:
         return Judgement("confirmed", f"16-bit tensors reach the fp32 region in {len(hits)} operations", AUTOCAST.name)
     return _raised_at(case, AUTOCAST)
@@ -139,7 +139,7 @@ def island_without_cast(case: Case) -> Judgement | None:
 
 def loss_outside(case: Case) -> Judgement | None:
     seen = case.run(AUTOCAST)
-    hits = [h for h in seen.world.halves if not h[2]]
+    hits = [h for h in case.halves(seen) if not h[2]]
     if hits:
         return Judgement("confirmed", f"the loss is computed on 16-bit tensors ({len(hits)} operations)", AUTOCAST.name)
     return None
@@ -149,9 +149,10 @@ def half_values(case: Case) -> Judgement | None:
     """A constant or an operator that 16 bits do not carry: what torch says, or the tensors that meet it."""
     run = replace(AUTOCAST, name="fp16 autocast", dtype=torch.float16)
     seen = case.run(run)
-    if seen.world.refusals:
-        return Judgement("confirmed", f"raises {seen.world.refusals[0]}", run.name)
-    if not seen.world.halves:
+    refusals = [text for path, line, text in seen.world.refusals if case.is_flagged(path, line)]
+    if refusals:
+        return Judgement("confirmed", f"raises {refusals[0]}", run.name)
+    if not case.halves(seen):
         return None
     if case.replay.rule == "AMP404":
         return Judgement("confirmed", "fp16 tensors meet the eps; 1e-8 is 0 in fp16", run.name)
@@ -196,11 +197,11 @@ def gradient_read(case: Case) -> Judgement | None:
         scale = 1024.0
         pairs = [
             (a, b)
-            for a, b in zip(seen.world.observed, plain.world.observed, strict=False)
+            for a, b in zip(case.observed(seen), case.observed(plain), strict=False)
             if b not in (0.0,) and math.isfinite(a) and math.isfinite(b)
         ]
         factor = [p for p in pairs if abs(p[0] / p[1] / scale - 1) < 1e-3]
-        if factor and len(seen.world.observed) == len(plain.world.observed):
+        if factor and len(case.observed(seen)) == len(case.observed(plain)):
             return Judgement("confirmed", f"reads {factor[0][0]:.4g} where the gradient gives {factor[0][1]:.4g}", NOMINAL.name)
     return by_gradients(case)
 
@@ -251,9 +252,9 @@ def scale_compared(case: Case) -> Judgement | None:
     """A growing scale must not look like a skipped step, and must not change what is read."""
     growth = CONDITIONS[3]
     nominal, seen = case.run(NOMINAL), case.run(growth)
-    if len(nominal.world.observed) == len(seen.world.observed):
+    if len(case.observed(nominal)) == len(case.observed(seen)):
         plain = case.reference(growth)
-        for a, b, c in zip(seen.world.observed, plain.world.observed, nominal.world.observed, strict=False):
+        for a, b, c in zip(case.observed(seen), case.observed(plain), case.observed(nominal), strict=False):
             if b and math.isfinite(a) and abs(c / b - 1) < 1e-3 and abs(a / b - 1) > 1e-2:
                 return Judgement("conditional", f"reads {a:.4g} instead of {b:.4g} when the scale has grown", growth.name)
     kinds = ([e.kind for e in o.ledger.events if e.kind in ("scheduler", "zero_grad", "backward", "scaler.step")] for o in (nominal, seen))
@@ -279,7 +280,9 @@ def scaler_with_bf16(case: Case) -> Judgement | None:
 
 def flag_mismatch(case: Case) -> Judgement | None:
     """Some values of the flags put fp16 autocast beside an absent scaler, or use a scaler that is None."""
-    names = sorted({n.split(" is ")[0].rsplit(".", 1)[-1] for n in case.assumptions() if n.endswith((" is true", " is false"))} | set(case.replay.guards))
+    assumed = case.scout.world.assumed if case.scout is not None else {}
+    flags = {n.split(" is ")[0].rsplit(".", 1)[-1] for n in assumed if n.endswith((" is true", " is false"))}
+    names = sorted(flags | set(case.replay.guards))
     turns: list[dict[str, bool]] = [{}]
     for name in names[:5]:
         turns += [{name: False}, {name: True}]
@@ -287,9 +290,7 @@ def flag_mismatch(case: Case) -> Judgement | None:
         seen = case.stage.execute(NOMINAL, Setting(case.setting.driver, {**case.setting.flags, **turn}), case.assignment)
         shown = ", ".join(f"{k} {'true' if v else 'false'}" for k, v in turn.items()) or "as written"
         error = seen.error
-        if error is not None and error.kind in ("AttributeError", "UnboundLocalError") and any(
-            p == error.path and a <= error.line <= b for p, a, b in case.replay.flagged
-        ):
+        if error is not None and error.kind in ("AttributeError", "UnboundLocalError") and case.is_flagged(error.path, error.line):
             return Judgement("confirmed", f"raises {error.text} ({shown})", shown)
         on = any(e.data["enabled"] and "bfloat16" not in e.data["dtype"] for e in seen.events("region"))
         wanted = [e.data["wanted"] for e in seen.events("scaler")]
@@ -347,7 +348,9 @@ def half_average(case: Case) -> Judgement | None:
 def checkpoint(case: Case) -> Judgement | None:
     """What the saved objects hold, and what a resume from them repeats."""
     seen = case.run(OVERFLOW)
-    saves = seen.events("save") or [e for e in seen.events("dict") if e.data.get("flagged")]
+    saves = seen.events("save") or [
+        e for e in seen.events("dict") if any(case.is_flagged(e.path, i) for i in range(e.data["first"], e.data["last"] + 1))
+    ]
     kinds: set[str] = set().union(*(set(e.data["kinds"]) for e in saves)) if saves else set()
     if not saves:
         if seen.reached and seen.broke is None and seen.error is None:

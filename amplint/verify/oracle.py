@@ -48,6 +48,8 @@ class Judgement:
     assumptions: list[str] = field(default_factory=list)
     seconds: float = 0.0
     events: list[str] = field(default_factory=list)
+    way: str = ""
+    fix_verified: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)
@@ -125,6 +127,32 @@ class Case:
         level = 2 if complete and (outcome.broke is None) else 1 if outcome.reached else 0
         return (level, int(outcome.broke is None), int(scaled), min(outcome.steps_taken, 8), outcome.ledger.backwards)
 
+    def adopt(self, replay: Replay) -> bool:
+        """Take another finding of the same program, if the way found already leads to its line."""
+        mine = self.replay
+        if (replay.files, replay.drivers, replay.flags) != (mine.files, mine.drivers, mine.flags) or self.scout is None:
+            return False
+        if not all(f in mine.watched for f in replay.flagged) or self.changes:
+            return False
+        if not any(_reaches(o, replay.flagged) for o in [self.scout]) or self.scout.steps_taken < 2:
+            return False
+        self.replay = replay
+        return True
+
+    def is_flagged(self, path: str, line: int) -> bool:
+        return any(path == p and first <= line <= last for p, first, last in self.replay.flagged)
+
+    def reached(self, outcome: Outcome) -> bool:
+        return _reaches(outcome, self.replay.flagged)
+
+    def observed(self, outcome: Outcome) -> list[float]:
+        """The numbers that the flagged lines produced."""
+        return [value for path, line, value in outcome.world.observed if self.is_flagged(path, line)]
+
+    def halves(self, outcome: Outcome) -> list[tuple[str, int, bool, bool]]:
+        """Operations of the flagged lines that 16-bit tensors reached."""
+        return [h for h in outcome.world.halves if self.is_flagged(h[0], h[1])]
+
     def run(self, run: Run) -> Outcome:
         run = replace(run, **self.changes)
         if run not in self.runs:
@@ -137,15 +165,29 @@ class Case:
                     autocast=False, dtype=None, scale=1024.0, backward_outside=False, single=False, empty_state=False)  # fmt: skip
         )
 
+    def way(self) -> str:
+        driver = self.setting.driver
+        called = f"{driver.name}()" if driver.kind == "function" else driver.name or "the module body"
+        return f"driven from {called}, loops of {self.setting.length}"
+
     def assumptions(self) -> list[str]:
         out: dict[str, None] = {}
         for name, value in self.setting.flags.items():
             out.setdefault(f"{name} is {'true' if value else 'false'}")
+        if self.changes.get("fail"):
+            out.setdefault("something in the try block raises")
+        if self.changes.get("bad_loss_at"):
+            out.setdefault("the loss of one micro-batch is not finite")
         for outcome in self.runs.values():
             if outcome.run.scaled:
                 out.update(outcome.world.assumed)
                 break
         return list(out)[:12]
+
+
+def _reaches(outcome: Outcome, flagged: list[tuple[str, int, int]]) -> bool:
+    executed = outcome.world.executed
+    return any((path, line) in executed for path, first, last in flagged for line in range(first, last + 1))
 
 
 # ---------------------------------------------------------------- comparisons
@@ -250,36 +292,72 @@ def by_gradients(case: Case, runs: tuple[Run, ...] = PLAIN, conditions: tuple[Ru
 # -------------------------------------------------------------------- verdict
 
 
-def judge(replay: Replay) -> Judgement:
-    """Execute a replay in all the set-ups its rule asks for, and say what was seen."""
-    from amplint.verify.comparisons import OWN, STATIC, needs
+def judge(replay: Replay, known: list[Case] | None = None, fixed: Replay | None = None) -> Judgement:
+    """Execute a replay in all the set-ups its rule asks for, and say what was seen.
+
+    `known` holds the cases of findings judged before; one that leads to this line as well serves again.
+    `fixed` is the same program with the finding's repair applied: it must not show the fault any more.
+    """
+    from amplint.verify.comparisons import STATIC
 
     begin = time.perf_counter()
     if replay.rule in STATIC:
         return Judgement("static-only", reason=STATIC[replay.rule])
-    case = Case(replay)
-    own: Callable[[Case], Judgement | None] | None = OWN.get(replay.rule)
-    outcome = case.find_way()
-    result: Judgement | None = None
-    if outcome is None:
-        result = Judgement("inconclusive", reason="nothing could be driven")
-    else:
-        try:
-            result = own(case) if own is not None else by_gradients(case)
-        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-            result = Judgement("inconclusive", reason=f"the comparison broke: {type(error).__name__}: {error}"[:200])
-    if result is None:
-        result = refutation(case, outcome, needs(replay.rule))
+    case = next((c for c in known or [] if c.adopt(replay)), None)
+    if case is None:
+        case = Case(replay)
+        case.find_way()
+        if known is not None:
+            known.append(case)
+    result = _judged(case)
     result.assumptions = [*result.assumptions, *case.assumptions()][:12]
     result.events = trail(case)
+    result.way = case.way()
+    if fixed is not None and result.status in ("confirmed", "conditional"):
+        result.fix_verified = repaired(case, fixed)
     result.seconds = round(time.perf_counter() - begin, 4)
     return result
 
 
-def refutation(case: Case, outcome: Outcome | None, steps_needed: int = 2) -> Judgement:
+def _judged(case: Case) -> Judgement:
+    from amplint.verify.comparisons import OWN, needs
+
+    if case.scout is None:
+        return Judgement("inconclusive", reason="nothing could be driven")
+    own: Callable[[Case], Judgement | None] | None = OWN.get(case.replay.rule)
+    try:
+        result = own(case) if own is not None else by_gradients(case)
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        return Judgement("inconclusive", reason=f"the comparison broke: {type(error).__name__}: {error}"[:200])
+    if result is None:
+        return refutation(case, needs(case.replay.rule))
+    if result.status in ("confirmed", "conditional") and not any(case.reached(o) for o in case.runs.values()):
+        raised_early = "raises" in result.figure
+        if not raised_early:
+            return Judgement("inconclusive", reason="line not reached, although the program around it is wrong")
+    return result
+
+
+def repaired(case: Case, fixed: Replay) -> bool | None:
+    """Whether the repaired program shows the fault no more; None where its replay says nothing."""
+    other = Case(fixed)
+    driver = next((d for d in fixed.drivers if (d.kind, d.name) == (case.setting.driver.kind, case.setting.driver.name)), None)
+    if driver is None:
+        return None
+    other.setting = replace(case.setting, driver=driver)
+    other.changes, other.limit = case.changes, case.limit
+    reference = other.run(REFERENCE)
+    other.assignment = reference.world.plan.assign(reference.world)
+    other.runs.clear()
+    other.scout = other.run(PLAIN[0])
+    verdict = _judged(other).status
+    return {"refuted": True, "confirmed": False, "conditional": False}.get(verdict)
+
+
+def refutation(case: Case, steps_needed: int = 2) -> Judgement:
     """`refuted`, unless something kept the runs from being complete."""
     nominal = case.run(PLAIN[0])
-    if not any(seen.reached for seen in case.runs.values() if seen.run.scaled):
+    if not any(case.reached(seen) for seen in case.runs.values() if seen.run.scaled):
         if nominal.broke:
             return Judgement("inconclusive", reason=f"line not reached: {nominal.broke}")
         if nominal.error is not None:

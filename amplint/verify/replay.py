@@ -53,6 +53,8 @@ class Replay:
     drivers: list[Driver]
     guards: list[str]
     texts: list[str] = field(default_factory=list)
+    #: flagged places of all findings that may share this replay's runs
+    watched: list[tuple[str, int, int]] = field(default_factory=list)
     device: str = "cpu"
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,6 +65,7 @@ class Replay:
         fields = dict(data)
         fields["drivers"] = [Driver(**d) for d in data["drivers"]]
         fields["flagged"] = [tuple(f) for f in data["flagged"]]
+        fields["watched"] = [tuple(f) for f in data["watched"]]
         fields["wanted"] = [tuple(w) for w in data["wanted"]]
         return cls(**fields)
 
@@ -366,6 +369,7 @@ def build(
         drivers=drivers,
         guards=_guards(trees[path], first),
         texts=lines[first - 1 : last],
+        watched=[(path, first, last)],
         device=device,
     )
 

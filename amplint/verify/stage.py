@@ -110,7 +110,7 @@ class Stage:
         ledger.auto_zero = self.auto_zero
         ledger.auto_update = self.auto_update and setting.driver.kind != "module"
         plan = Plan(
-            flagged=self.replay.flagged,
+            flagged=self.replay.watched,
             wanted=self.replay.wanted,
             flags={**self.replay.flags, **setting.flags},
             numbers={},

@@ -132,14 +132,14 @@ class TorchWorld:
         self.executed: set[tuple[str, int]] = set()
         self.regions: list[Region] = []
         self.saved: list[tuple[object, object, str, int]] = []
-        self.observed: list[float] = []
+        self.observed: list[tuple[str, int, float]] = []
         self.losses: list[float] = []
         self.states: list[tuple[str, int, set[str]]] = []
         self.forwards: list[tuple[str, Tensor]] = []
         self.serial = itertools.count()
         self.outside: list[str] = []
         self.halves: list[tuple[str, int, bool, bool]] = []
-        self.refusals: list[str] = []
+        self.refusals: list[tuple[str, int, str]] = []
         self.unentered: list[tuple[str, int]] = []
         self.leaks: list[tuple[str, int]] = []
         self.moves: list[tuple[float, float]] = []
@@ -213,9 +213,9 @@ class TorchWorld:
             return
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, Tensor) and item.numel() <= 64:
-                self.observed.extend(item.detach().double().reshape(-1).tolist())
+                self.observed.extend((self.path, self.line, v) for v in item.detach().double().reshape(-1).tolist())
             elif isinstance(item, float):
-                self.observed.append(item)
+                self.observed.append((self.path, self.line, item))
 
     # -------------------------------------------------------------- libraries
 
@@ -675,7 +675,7 @@ class TorchWorld:
             raise Unsupported("a backward of something that is no tensor")
         before = {id(p): p.grad for p in self._all_parameters()}
         on = torch.is_autocast_enabled("cpu")
-        ledger.note("backward", autocast=on, flagged=self.plan.flagged(self.path, self.line))
+        ledger.note("backward", autocast=on)
         ledger.backwards += 1
         self.losses.append(float(tensors[0].detach().float().sum()))
         create = bool(keywords.get("create_graph", False))
@@ -1659,7 +1659,7 @@ class TorchWorld:
                 self.ledger.bad_loss_seen = True
                 return torch.tensor(last != "isfinite")
         if last == "binary_cross_entropy" and self.regions and self.regions[-1].enabled and self.regions[-1].device == "cuda":
-            self.ledger.note("bce", flagged=self.plan.flagged(self.path, self.line))
+            self.ledger.note("bce")
         for value in [*values, *named.values()]:
             if isinstance(value, int) and abs(value) > 10_000 or isinstance(value, tuple | list) and _product(value) > 10_000:
                 return self.mixed(name, args, keywords)
@@ -1685,7 +1685,8 @@ class TorchWorld:
         """Keep what torch says to a 16-bit tensor on a flagged line."""
         half = any(t.dtype in (torch.float16, torch.bfloat16) for t in self._tensors(values))
         if half and self.plan.flagged(self.path, self.line) and re.search(r"Half|BFloat16|overflow", str(error)):
-            self.refusals.append(f"{type(error).__name__}: {error}".split("\n")[0][:140])
+            text = f"{type(error).__name__}: {error}".split("\n")[0][:140]
+            self.refusals.append((self.path, self.line, text))
 
     def clip(self, last: str, args: list[object], keywords: dict[str, object]) -> Any:
         given = args[0] if args else keywords.get("parameters", keywords.get("tensors"))
@@ -1712,7 +1713,7 @@ class TorchWorld:
         before = self._norm(parameters)
         name = "clip_grad_norm_" if last == "clip_grad_norm" else last
         result = self.guarded(lambda: getattr(torch.nn.utils, name)(parameters, *values, **named))
-        self.ledger.note("clip", before=before, after=self._norm(parameters), flagged=self.plan.flagged(self.path, self.line))
+        self.ledger.note("clip", before=before, after=self._norm(parameters))
         return result
 
     def _norm(self, parameters: list[Any]) -> float:
@@ -1728,7 +1729,7 @@ class TorchWorld:
         ins = [self.tensor(i) if isinstance(i, Unknown) else i for i in ins]
         total = sum((o.float().sum() for o in outs if isinstance(o, Tensor)), torch.zeros(()))
         create = self.truth(keywords.get("create_graph", False), None)
-        self.ledger.note("grad", autocast=torch.is_autocast_enabled("cpu"), flagged=self.plan.flagged(self.path, self.line))
+        self.ledger.note("grad", autocast=torch.is_autocast_enabled("cpu"))
         targets = [i for i in ins if isinstance(i, Tensor)]
         if not total.requires_grad or not targets or not all(t.requires_grad for t in targets):
             raise Unsupported("a gradient with respect to something without a graph")
@@ -1740,7 +1741,7 @@ class TorchWorld:
     def save(self, args: list[object], keywords: dict[str, object]) -> None:
         content = args[0] if args else keywords.get("obj")
         where = args[1] if len(args) > 1 else keywords.get("f")
-        live = [(s.get_scale(), s._init_scale) for s in self.scalers if getattr(s, "wanted", True)]
+        live = [(s.get_scale(), getattr(s, "_init_scale", 0.0)) for s in self.scalers if getattr(s, "wanted", True)]
         self.saved.append((content, where if isinstance(where, str) else None, self.path, self.line))
         self.ledger.note("save", kinds=sorted(kinds_in(content)), live=live, skipped=sum(1 for s in self.ledger.steps if s.gradients is None))
 
@@ -1751,11 +1752,9 @@ class TorchWorld:
         kinds = kinds_in(content)
         if kinds:
             self.states.append((path, getattr(node, "lineno", 0), kinds))
-            live = [(s.get_scale(), s._init_scale) for s in self.scalers if getattr(s, "wanted", True)]
-            self.ledger.note("dict", kinds=sorted(kinds), live=live, flagged=any(
-                self.plan.flagged(path, line)
-                for line in range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
-            ))
+            live = [(s.get_scale(), getattr(s, "_init_scale", 0.0)) for s in self.scalers if getattr(s, "wanted", True)]
+            first = getattr(node, "lineno", 0)
+            self.ledger.note("dict", kinds=sorted(kinds), live=live, first=first, last=getattr(node, "end_lineno", first))
 
     # -------------------------------------------------------------- builtins
 
