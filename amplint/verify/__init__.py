@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amplint.finding import Confidence, Edit, Finding, Severity, Verdict
 from amplint.verify.evidence import file_name, kept_replay
 from amplint.verify.host import NO_TORCH, Unavailable, Worker
-from amplint.verify.replay import NoReplay, Replay, build, sources_around
+from amplint.verify.replay import STATIC, NoReplay, Replay, build, sources_around
 
 if TYPE_CHECKING:
     from amplint.engine import Run
@@ -51,6 +51,9 @@ def verify_run(run: Run, settings: Any) -> None:
     texts: dict[str, str | None] = {}
     requests: list[_Request] = []
     for finding in findings:
+        if finding.rule in STATIC:
+            finding.verdict = Verdict("static-only", device="", reason=STATIC[finding.rule])
+            continue
         try:
             requests.append(_request(run, finding, texts))
         except NoReplay as error:
@@ -73,6 +76,8 @@ def verify_run(run: Run, settings: Any) -> None:
 
 def verify_text(source: str, code: str, line: int, assumptions: Iterable[str] = (), worker: Worker | None = None) -> Verdict:
     """Put one line of a program before the oracle, as if `code` had been reported there."""
+    if code in STATIC:
+        return Verdict("static-only", device="", reason=STATIC[code])
     try:
         replay = build(code, "<text>", line, _statement_end(source, line), {"<text>": source}, assumptions=assumptions)
     except NoReplay as error:
@@ -295,6 +300,8 @@ def _event_lines(text: str) -> list[int]:
 
 def _example(worker: Worker, code: str, text: str) -> tuple[Verdict, bool | None]:
     """The verdict on a page's Example, at the place that is marked, else reported, else first seen."""
+    if code in STATIC:
+        return Verdict("static-only", device="", reason=STATIC[code]), None
     if not text:
         return Verdict("static-only", reason="the page has no example"), None
     marked = [i for i, line in enumerate(text.splitlines(), 1) if "# <- here" in line]

@@ -11,22 +11,13 @@ import torch
 
 from amplint.verify.cuda_facts import bce_message
 from amplint.verify.oracle import CONDITIONS, HALF, PLAIN, REFERENCE, Case, Judgement, by_gradients, difference, raised
-from amplint.verify.stage import Setting
+from amplint.verify.stage import Outcome, Setting
 from amplint.verify.standins import Run
 
 AUTOCAST = Run("autocast on", autocast=True, gain=1.0)
 NOMINAL = PLAIN[0]
 OVERFLOW = CONDITIONS[0]
 
-STATIC: dict[str, str] = {
-    "AMP224": "needs several processes",
-    "AMP225": "the framework does the scaling",
-    "AMP226": "private members have no promised behaviour",
-    "AMP305": "the run without AMP sums the losses as well",
-    "AMP601": "a deprecation",
-    "AMP901": "a suppression",
-    "AMP902": "an unreadable file",
-}
 #: rules that are shown without two optimizer steps: the operation itself is wrong
 STEPLESS = {"AMP103", "AMP104", "AMP105", "AMP106", "AMP109", "AMP403", "AMP404", "AMP405", "AMP406", "AMP111", "AMP503"}
 
@@ -134,7 +125,7 @@ def island_without_cast(case: Case) -> Judgement | None:
     hits = [h for h in case.halves(seen) if h[2] and not h[3]]
     if hits:
         return Judgement("confirmed", f"16-bit tensors reach the fp32 region in {len(hits)} operations", AUTOCAST.name)
-    return _raised_at(case, AUTOCAST)
+    return _raised_at(case, AUTOCAST) or _unseen(case, seen)
 
 
 def loss_outside(case: Case) -> Judgement | None:
@@ -142,7 +133,7 @@ def loss_outside(case: Case) -> Judgement | None:
     hits = [h for h in case.halves(seen) if not h[2]]
     if hits:
         return Judgement("confirmed", f"the loss is computed on 16-bit tensors ({len(hits)} operations)", AUTOCAST.name)
-    return None
+    return _unseen(case, seen)
 
 
 def half_values(case: Case) -> Judgement | None:
@@ -152,13 +143,26 @@ def half_values(case: Case) -> Judgement | None:
     refusals = [text for path, line, text in seen.world.refusals if case.is_flagged(path, line)]
     if refusals:
         return Judgement("confirmed", f"raises {refusals[0]}", run.name)
-    if not case.halves(seen):
+    rule = case.replay.rule
+    if rule == "AMP404":
+        if any(case.is_flagged(path, line) for path, line in seen.world.tiny):
+            return Judgement("confirmed", "an fp16 tensor meets the eps, and 1e-8 is 0 in fp16", run.name)
+        half = any(p.dtype == torch.float16 for o in seen.world.optimizers.values() for p in o.parameters())
+        if half and "Adam" in "\n".join(case.replay.texts):
+            return Judgement("confirmed", "the weights are fp16, where the optimizer's eps of 1e-8 is 0", run.name)
+    if rule == "AMP403" and "inf" not in "\n".join(case.replay.texts):
+        if any(case.is_flagged(path, line) for path, line in seen.world.infinite):
+            return Judgement("confirmed", "the constant becomes inf in an fp16 tensor, without an exception", run.name)
+    if rule == "AMP406" and case.halves(seen):
+        return Judgement("inconclusive", reason="needs cuda: the operator accepts 16-bit tensors on the CPU")
+    return _unseen(case, seen)
+
+
+def _unseen(case: Case, seen: Outcome) -> Judgement | None:
+    """Nothing can be said about dtypes where no operation on tensors ran."""
+    if seen.world.floats:
         return None
-    if case.replay.rule == "AMP404":
-        return Judgement("confirmed", "fp16 tensors meet the eps; 1e-8 is 0 in fp16", run.name)
-    if case.replay.rule == "AMP403":
-        return Judgement("confirmed", "fp16 tensors meet a constant beyond 65504, which is inf there", run.name)
-    return Judgement("inconclusive", reason="needs cuda: the operator accepts 16-bit tensors on the CPU")
+    return Judgement("inconclusive", reason="no tensor operation of the flagged line ran in the replay")
 
 
 def leaked_region(case: Case) -> Judgement | None:
@@ -287,7 +291,7 @@ def flag_mismatch(case: Case) -> Judgement | None:
     for name in names[:5]:
         turns += [{name: False}, {name: True}]
     for turn in turns:
-        seen = case.stage.execute(NOMINAL, Setting(case.setting.driver, {**case.setting.flags, **turn}), case.assignment)
+        seen = case.aside(NOMINAL, Setting(case.setting.driver, {**case.setting.flags, **turn}))
         shown = ", ".join(f"{k} {'true' if v else 'false'}" for k, v in turn.items()) or "as written"
         error = seen.error
         if error is not None and error.kind in ("AttributeError", "UnboundLocalError") and case.is_flagged(error.path, error.line):
@@ -302,7 +306,7 @@ def flag_mismatch(case: Case) -> Judgement | None:
 def incomplete_window(case: Case) -> Judgement | None:
     """Batches whose gradients are cleared before any step sees them."""
     for length in (5, 6, 7):
-        seen = case.stage.execute(NOMINAL, replace(case.setting, length=length), case.assignment, 40)
+        seen = case.aside(NOMINAL, replace(case.setting, length=length), 40)
         pending = lost = total = 0
         for event in seen.ledger.events:
             if event.kind == "backward":

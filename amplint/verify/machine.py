@@ -734,7 +734,14 @@ class Machine:
     def function(self, node: ast.FunctionDef, scope: Scope, owner: UserClass | None) -> object:
         value: object = self._plain_function(node, scope, owner)
         for decorator in reversed(node.decorator_list):
-            value = self.decorate(self.eval(decorator, scope), value)
+            self.world.enter_line(scope.path, node)
+            self.world.line = decorator.lineno
+            try:
+                value = self.decorate(self.eval(decorator, scope), value)
+            except UserError as error:
+                if error.line == 0:
+                    error.path, error.line = scope.path, decorator.lineno
+                raise
         return value
 
     def _plain_function(self, node: Any, scope: Scope, owner: UserClass | None) -> Function:

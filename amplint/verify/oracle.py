@@ -75,6 +75,7 @@ class Case:
         self.limit = 24
         self.changes: dict[str, Any] = {}
         self.runs: dict[Run, Outcome] = {}
+        self.extra: list[Outcome] = []
         self.scout: Outcome | None = None
 
     def find_way(self) -> Outcome | None:
@@ -152,6 +153,11 @@ class Case:
     def halves(self, outcome: Outcome) -> list[tuple[str, int, bool, bool]]:
         """Operations of the flagged lines that 16-bit tensors reached."""
         return [h for h in outcome.world.halves if self.is_flagged(h[0], h[1])]
+
+    def aside(self, run: Run, setting: Setting, limit: int = 24) -> Outcome:
+        """An execution in a setting of its own, kept for what lines it reached."""
+        self.extra.append(self.stage.execute(run, setting, self.assignment, limit))
+        return self.extra[-1]
 
     def run(self, run: Run) -> Outcome:
         run = replace(run, **self.changes)
@@ -298,11 +304,7 @@ def judge(replay: Replay, known: list[Case] | None = None, fixed: Replay | None 
     `known` holds the cases of findings judged before; one that leads to this line as well serves again.
     `fixed` is the same program with the finding's repair applied: it must not show the fault any more.
     """
-    from amplint.verify.comparisons import STATIC
-
     begin = time.perf_counter()
-    if replay.rule in STATIC:
-        return Judgement("static-only", reason=STATIC[replay.rule])
     case = next((c for c in known or [] if c.adopt(replay)), None)
     if case is None:
         case = Case(replay)
@@ -331,7 +333,9 @@ def _judged(case: Case) -> Judgement:
         return Judgement("inconclusive", reason=f"the comparison broke: {type(error).__name__}: {error}"[:200])
     if result is None:
         return refutation(case, needs(case.replay.rule))
-    if result.status in ("confirmed", "conditional") and not any(case.reached(o) for o in case.runs.values()):
+    if result.status in ("confirmed", "conditional") and not any(
+        case.reached(o) for o in [*case.runs.values(), *case.extra]
+    ):
         raised_early = "raises" in result.figure
         if not raised_early:
             return Judgement("inconclusive", reason="line not reached, although the program around it is wrong")

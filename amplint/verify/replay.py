@@ -13,6 +13,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+#: rules with nothing to execute, and why
+STATIC: dict[str, str] = {
+    "AMP224": "needs several processes",
+    "AMP225": "the framework does the scaling",
+    "AMP226": "private members have no promised behaviour",
+    "AMP305": "the run without AMP sums the losses as well",
+    "AMP601": "a deprecation",
+    "AMP901": "a suppression",
+    "AMP902": "an unreadable file",
+}
 #: a method of one of these names says nothing about the class it belongs to
 COMMON = {"step", "update", "train", "eval", "backward", "zero_grad", "save", "load", "state_dict", "load_state_dict",
           "forward", "get", "add", "append", "clip", "run", "to", "cuda", "scale", "close", "log", "reset", "items"}  # fmt: skip

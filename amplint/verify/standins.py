@@ -227,6 +227,12 @@ class Composite(Model):
         super().__init__(label, ledger, [] if members else None)
         self.members = nn.ModuleList(members)
 
+    def part(self, name: str) -> Model:
+        members = [m for m in self.members if isinstance(m, Model)]
+        if not members:
+            return super().part(name)
+        return self.parts.setdefault(name, members[len(self.parts) % len(members)])
+
     def forward(self, *inputs: Tensor) -> Tensor:
         if not len(self.members):
             return super().forward(*inputs)

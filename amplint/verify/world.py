@@ -140,6 +140,9 @@ class TorchWorld:
         self.outside: list[str] = []
         self.halves: list[tuple[str, int, bool, bool]] = []
         self.refusals: list[tuple[str, int, str]] = []
+        self.tiny: list[tuple[str, int]] = []
+        self.infinite: list[tuple[str, int]] = []
+        self.floats = 0
         self.unentered: list[tuple[str, int]] = []
         self.leaks: list[tuple[str, int]] = []
         self.moves: list[tuple[float, float]] = []
@@ -166,6 +169,8 @@ class TorchWorld:
     def enter_line(self, path: str, node: ast.stmt) -> None:
         self.ledger.path, self.ledger.line = path, node.lineno
         last = node.lineno
+        for decorator in getattr(node, "decorator_list", ()):
+            self.executed.update((path, line) for line in range(decorator.lineno, node.lineno))
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -187,7 +192,13 @@ class TorchWorld:
         """Note 16-bit tensors that reach an operation of the flagged lines, and what region is open there."""
         if not self.run.autocast or not self.plan.flagged(self.path, self.line) or len(self.halves) > 200:
             return
-        if any(t.dtype in (torch.float16, torch.bfloat16) for t in self._tensors(values)):
+        tensors = self._tensors(values)
+        if not tensors:
+            return
+        self.floats += 1
+        if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
+            if any(isinstance(v, float) and 0 < abs(v) < 6e-8 for v in values):
+                self.tiny.append((self.path, self.line))
             outer = any(r.enabled for r in self.regions)
             inner = bool(self.regions) and self.regions[-1].enabled
             self.halves.append((self.path, self.line, outer, inner))
@@ -449,6 +460,9 @@ class TorchWorld:
     def decide(self, unknown: Unknown, branches: tuple[tuple[int, int], tuple[int, int]] | None) -> bool:
         if unknown.bound is not None:
             return True
+        if self.machine.depth > 6 and branches is not None and self.plan.jumps(self.path, branches[0]):
+            # a recursion must come to its end
+            return True
         label = unknown.label
         if label not in self.decided:
             self.decided[label] = self._decision(unknown, branches)
@@ -598,6 +612,8 @@ class TorchWorld:
     def _checked(self, name: str, result: Any, args: list[object], keywords: dict[str, object]) -> Any:
         """A finite input must not become NaN because of the stand-in data; infinities of gradients stay."""
         if isinstance(result, Tensor) and result.is_floating_point() and not bool(torch.isfinite(result).all()):
+            if result.dtype == torch.float16 and bool(torch.isinf(result).any()):
+                self.infinite.append((self.path, self.line))
             inputs = [t for t in self._tensors([*args, *keywords.values()])]
             plain = any(isinstance(a, float) and not math.isfinite(a) for a in args)
             if inputs and not plain and all(bool(torch.isfinite(t).all()) for t in inputs) and all(t.dtype == torch.float32 for t in inputs):
@@ -858,10 +874,14 @@ class TorchWorld:
                 with torch.no_grad():
                     value[self.actual(key)] = self.actual(new)
 
+            self.see_halves([value, new])
             try:
                 write()
-            except Exception:
+            except Exception as error:
+                self._refused(error, [value])
                 return
+            if value.dtype == torch.float16 and bool(torch.isinf(value).any()):
+                self.infinite.append((self.path, self.line))
 
     # --------------------------------------------------------------- contexts
 
@@ -877,7 +897,7 @@ class TorchWorld:
             value.__enter__()
             return value
         if isinstance(value, Dotted) and value.name.endswith("autocast"):
-            raise self.fail(TypeError("autocast is a class, not a context manager: it must be called"))
+            raise UserError(TypeError("'type' object does not support the context manager protocol"), self.path, 0, True)
         if isinstance(value, type):
             raise self.fail(TypeError("a class is not a context manager"))
         if isinstance(value, Stack):
@@ -1321,7 +1341,7 @@ class TorchWorld:
         values = [self._argument(a) for a in args]
         named = {k: self._argument(v) for k, v in keywords.items()}
         named.pop("device", None)
-        self.see_halves([tensor, *values])
+        self.see_halves([tensor, *values, *named.values()])
         half_before = (
             tensor.detach().double().clone()
             if self.run.learn and name.endswith("_") and tensor.dtype in (torch.float16, torch.bfloat16)
@@ -1374,7 +1394,7 @@ class TorchWorld:
                 return torch.Size((SIZE, SIZE))
             if name in ("grad", "data") and not value.data:
                 return value.child(name, f"{value.label}.{name}")
-            if value.data and name in ("dtype", "requires_grad", "is_cuda", "T", "mT", "ndim", "is_leaf"):
+            if value.data and name in ("dtype", "requires_grad", "is_cuda", "T", "mT", "ndim"):
                 return getattr(self.tensor(value), name)
             if name == "device":
                 return Dotted("torch.device.cuda")
@@ -1398,6 +1418,9 @@ class TorchWorld:
         if isinstance(value, Model):
             if name in ("module", "_orig_mod"):
                 return value
+            if name in ("weight", "bias"):
+                layer = next((m for m in value.modules() if isinstance(m, nn.Linear)), None)
+                return getattr(layer, name) if layer is not None else Unknown(name)
             if name == "training":
                 return True
             if name in MODEL_METHODS or name in ("eval", "to", "cuda", "cpu", "type"):
@@ -1652,7 +1675,7 @@ class TorchWorld:
             self.observe(args[1:])
         values = [self._argument(a) if isinstance(a, Unknown) else self.actual(a) for a in args]
         named = {k: self._argument(v) if isinstance(v, Unknown) else self.actual(v) for k, v in keywords.items()}
-        self.see_halves([*values, *named.values()])
+        self.see_halves([*values, *(v for k, v in named.items() if k != "dtype")])
         if last in ("isfinite", "isnan", "isinf") and self.run.bad_loss_at and not self.ledger.bad_loss_seen:
             given = values[0] if values else None
             if isinstance(given, Tensor) and given.requires_grad and self.ledger.backwards + 1 >= self.run.bad_loss_at:
