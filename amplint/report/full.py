@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, TextIO
 
 from amplint.finding import Finding, Place, Severity
@@ -64,22 +63,20 @@ def _frame(finding: Finding, sources: Sources, options: Options) -> Iterator[str
 
 
 def _groups(finding: Finding) -> list[list[_Mark]]:
-    """The marks by file and cell, the finding's own first; labels are numbered where reading order misleads."""
-    order = [(step.place, step.message) for step in finding.steps]
-    here = next((message for place, message in order if place == finding.place), "")
-    places = [place for place, _ in order]
-    numbered = any((a.path, a.cell, a.line) > (b.path, b.cell, b.line) for a, b in pairwise(places))
-    groups: dict[tuple[str, int | None], list[_Mark]] = {}
-    main = _Mark(finding.place, here, True)
-    groups[finding.place.path, finding.place.cell] = []
-    for number, (place, message) in enumerate(order, 1):
-        label = f"{number}. {message}" if numbered else message
-        if place == finding.place:
-            main = _Mark(place, label, True)
-        else:
-            groups.setdefault((place.path, place.cell), []).append(_Mark(place, label, False))
-    groups[finding.place.path, finding.place.cell].append(main)
-    return [sorted(marks, key=lambda m: (m.place.line, m.place.column, m.main)) for marks in groups.values()]
+    """The marks by file and cell, the finding's own first; labels are numbered where they do not read downwards."""
+    labels = {step.place: step.message for step in finding.steps}
+    by_file: dict[tuple[str, int | None], list[Place]] = {(finding.place.path, finding.place.cell): []}
+    for place in dict.fromkeys([*labels, finding.place]):
+        by_file.setdefault((place.path, place.cell), []).append(place)
+    groups = [sorted(places, key=lambda p: (p.line, p.column, p == finding.place)) for places in by_file.values()]
+    numbers = {place: number for number, place in enumerate(labels, 1)}
+    read = [numbers[place] for places in groups for place in places if place in numbers]
+
+    def label(place: Place) -> str:
+        message = labels.get(place, "")
+        return f"{numbers[place]}. {message}" if place in labels and read != sorted(read) else message
+
+    return [[_Mark(place, label(place), place == finding.place) for place in places] for places in groups]
 
 
 def _excerpt(marks: list[_Mark], sources: Sources, margin: int, tint: str, paint: _Painter) -> Iterator[str]:
