@@ -63,7 +63,9 @@ class Session:
         self._require_paths()
         run = self._check({})
         if arguments.verifying:
-            _verify_run(run)
+            from amplint.verify import verify_run
+
+            verify_run(run, run.settings)
         if arguments.write_baseline is not None:
             return self._write_baseline(run, arguments.write_baseline)
         if arguments.add_ignore:
@@ -238,13 +240,3 @@ def _report_errors(run: Run, verbose: bool) -> None:
             say(error.traceback)
     if run.errors:
         say("This is a fault of amplint, not of your code; please report it with the hash above.")
-
-
-def _verify_run(run: Run) -> None:
-    from amplint.finding import Confidence
-    from amplint.verify import verify_run
-
-    verify_run(run, run.settings)
-    for finding in run.findings:
-        if finding.verdict is not None and finding.verdict.status == "refuted":
-            finding.confidence = Confidence.LOW

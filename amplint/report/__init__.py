@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
@@ -57,6 +58,9 @@ def summary(run: Run) -> str:
     if not run.files and not run.findings:
         return "No Python files found."
     extra = []
+    verdicts = Counter(f.verdict.status for f in run.findings if f.verdict is not None)
+    if verdicts:
+        extra.append(", ".join(f"{count} {status}" for status, count in verdicts.most_common()))
     if run.suppressed:
         extra.append(f"{len(run.suppressed)} suppressed")
     safe = sum(f.fix is not None and f.fix.safety == "safe" for f in run.findings)
