@@ -74,7 +74,9 @@ def verify_run(run: Run, settings: Any) -> None:
                 (folder / name).write_text(kept_replay(request.replay, judgement), encoding="utf-8")
 
 
-def verify_text(source: str, code: str, line: int, assumptions: Iterable[str] = (), worker: Worker | None = None) -> Verdict:
+def verify_text(
+    source: str, code: str, line: int, assumptions: Iterable[str] = (), worker: Worker | None = None
+) -> Verdict:
     """Put one line of a program before the oracle, as if `code` had been reported there."""
     if code in STATIC:
         return Verdict("static-only", device="", reason=STATIC[code])
@@ -331,7 +333,9 @@ def _linted(code: str, text: str) -> tuple[int | None, str | None]:
     from amplint.engine import check
 
     path = Path(os.path.abspath("example.py"))
-    run = check([path], Configuration({"min_severity": Severity.INFO}, isolated=True), contents={path: text.encode()}, jobs=1)
+    run = check(
+        [path], Configuration({"min_severity": Severity.INFO}, isolated=True), contents={path: text.encode()}, jobs=1
+    )
     for finding in run.findings:
         if finding.rule == code:
             edits = [_plain(edit) for edit in finding.fix.edits] if finding.fix is not None else []

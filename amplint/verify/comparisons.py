@@ -19,7 +19,19 @@ NOMINAL = PLAIN[0]
 OVERFLOW = CONDITIONS[0]
 
 #: rules that are shown without two optimizer steps: the operation itself is wrong
-STEPLESS = {"AMP103", "AMP104", "AMP105", "AMP106", "AMP109", "AMP403", "AMP404", "AMP405", "AMP406", "AMP111", "AMP503"}
+STEPLESS = {
+    "AMP103",
+    "AMP104",
+    "AMP105",
+    "AMP106",
+    "AMP109",
+    "AMP403",
+    "AMP404",
+    "AMP405",
+    "AMP406",
+    "AMP111",
+    "AMP503",
+}
 
 
 def needs(rule: str) -> int:
@@ -116,7 +128,9 @@ def bce(case: Case) -> Judgement | None:
         message = bce_message()
         if message is None:
             return Judgement("inconclusive", reason="needs cuda: no FakeTensor for it here")
-        return Judgement("confirmed", f"raises RuntimeError: {message} (FakeTensor, device cuda)", "device cuda, FakeTensor")
+        return Judgement(
+            "confirmed", f"raises RuntimeError: {message} (FakeTensor, device cuda)", "device cuda, FakeTensor"
+        )
     return None
 
 
@@ -138,7 +152,7 @@ def loss_outside(case: Case) -> Judgement | None:
 
 def half_values(case: Case) -> Judgement | None:
     """A constant or an operator that 16 bits do not carry: what torch says, or the tensors that meet it."""
-    run = replace(AUTOCAST, name="fp16 autocast", dtype=torch.float16)
+    run = AUTOCAST
     seen = case.run(run)
     refusals = [text for path, line, text in seen.world.refusals if case.is_flagged(path, line)]
     if refusals:
@@ -178,14 +192,21 @@ def leaked_region(case: Case) -> Judgement | None:
 def no_scaler(case: Case) -> Judgement | None:
     """Small gradients in fp16 without a scale: how many become zero."""
     seen = case.run(NOMINAL)
-    region = any(e.data["enabled"] and "float16" in e.data["dtype"] and "bf" not in e.data["dtype"] for e in seen.events("region"))
+    region = any(
+        e.data["enabled"] and "float16" in e.data["dtype"] and "bf" not in e.data["dtype"]
+        for e in seen.events("region")
+    )
     if not region or seen.events("scale") or not any(s.direct for s in seen.ledger.steps):
         return None
     run = Run("gradients around 1e-7", half_grads=True, gain=2.0**-24)
     small, exact = case.run(run), case.run(replace(run, name="reference", half_grads=False, scaled=False))
     zeros = total = 0
     for got, expected in zip(small.ledger.steps, exact.ledger.steps, strict=False):
-        if got.gradients is not None and expected.gradients is not None and got.gradients.shape == expected.gradients.shape:
+        if (
+            got.gradients is not None
+            and expected.gradients is not None
+            and got.gradients.shape == expected.gradients.shape
+        ):
             nonzero = expected.gradients != 0
             total += int(nonzero.sum())
             zeros += int((got.gradients[nonzero] == 0).sum())
@@ -206,7 +227,9 @@ def gradient_read(case: Case) -> Judgement | None:
         ]
         factor = [p for p in pairs if abs(p[0] / p[1] / scale - 1) < 1e-3]
         if factor and len(case.observed(seen)) == len(case.observed(plain)):
-            return Judgement("confirmed", f"reads {factor[0][0]:.4g} where the gradient gives {factor[0][1]:.4g}", NOMINAL.name)
+            return Judgement(
+                "confirmed", f"reads {factor[0][0]:.4g} where the gradient gives {factor[0][1]:.4g}", NOMINAL.name
+            )
     return by_gradients(case)
 
 
@@ -229,6 +252,10 @@ def recreated(case: Case) -> Judgement | None:
     for event in seen.events("scaler.step"):
         owners.setdefault(event.data["owner"], set()).update(event.data["weights"])
     shared = [a for a in owners for b in owners if a < b and owners[a] & owners[b]]
+    if len(seen.world.scalers) < 2 and case.setting.driver.once and seen.world.passes < 2:
+        return Judgement(
+            "inconclusive", reason="loop driven elsewhere: how often the function is called is not in sight"
+        )
     if len(seen.world.scalers) < 2 or not shared:
         return None
     once = case.run(replace(HALF, name="one scaler", single=True))
@@ -260,8 +287,13 @@ def scale_compared(case: Case) -> Judgement | None:
         plain = case.reference(growth)
         for a, b, c in zip(case.observed(seen), case.observed(plain), case.observed(nominal), strict=False):
             if b and math.isfinite(a) and abs(c / b - 1) < 1e-3 and abs(a / b - 1) > 1e-2:
-                return Judgement("conditional", f"reads {a:.4g} instead of {b:.4g} when the scale has grown", growth.name)
-    kinds = ([e.kind for e in o.ledger.events if e.kind in ("scheduler", "zero_grad", "backward", "scaler.step")] for o in (nominal, seen))
+                return Judgement(
+                    "conditional", f"reads {a:.4g} instead of {b:.4g} when the scale has grown", growth.name
+                )
+    kinds = (
+        [e.kind for e in o.ledger.events if e.kind in ("scheduler", "zero_grad", "backward", "scaler.step")]
+        for o in (nominal, seen)
+    )
     first, second = kinds
     lines = nominal.world.executed ^ seen.world.executed
     if first != second or lines:
@@ -294,7 +326,11 @@ def flag_mismatch(case: Case) -> Judgement | None:
         seen = case.aside(NOMINAL, Setting(case.setting.driver, {**case.setting.flags, **turn}))
         shown = ", ".join(f"{k} {'true' if v else 'false'}" for k, v in turn.items()) or "as written"
         error = seen.error
-        if error is not None and error.kind in ("AttributeError", "UnboundLocalError") and case.is_flagged(error.path, error.line):
+        if (
+            error is not None
+            and error.kind in ("AttributeError", "UnboundLocalError")
+            and case.is_flagged(error.path, error.line)
+        ):
             return Judgement("confirmed", f"raises {error.text} ({shown})", shown)
         on = any(e.data["enabled"] and "bfloat16" not in e.data["dtype"] for e in seen.events("region"))
         wanted = [e.data["wanted"] for e in seen.events("scaler")]
@@ -316,7 +352,9 @@ def incomplete_window(case: Case) -> Judgement | None:
             elif event.kind == "zero_grad":
                 lost, pending = lost + pending, 0
         if lost and seen.steps_taken:
-            return Judgement("confirmed", f"{lost} of {total} batches have no effect (epochs of {length})", f"epochs of {length}")
+            return Judgement(
+                "confirmed", f"{lost} of {total} batches have no effect (epochs of {length})", f"epochs of {length}"
+            )
     return None
 
 
@@ -325,13 +363,17 @@ def half_model(case: Case) -> Judgement | None:
     if found is not None:
         return found
     seen = case.run(NOMINAL)
+    if not seen.events("scale") and not seen.events("region"):
+        return None
     wanted = torch.bfloat16 if case.replay.rule == "AMP402" else torch.float16
     for optimizer in seen.world.optimizers.values():
         if seen.steps_taken and any(p.dtype == wanted for p in optimizer.parameters()):
             one = torch.tensor(1.0, dtype=wanted)
             step = 1e-3 if wanted == torch.bfloat16 else 1e-4
             left = float(one - torch.tensor(step, dtype=wanted))
-            return Judgement("confirmed", f"the weights are {str(wanted)[6:]}: 1 - {step} is {left:.6g} there", NOMINAL.name)
+            return Judgement(
+                "confirmed", f"the weights are {str(wanted)[6:]}: 1 - {step} is {left:.6g} there", NOMINAL.name
+            )
     return None
 
 
@@ -353,7 +395,9 @@ def checkpoint(case: Case) -> Judgement | None:
     """What the saved objects hold, and what a resume from them repeats."""
     seen = case.run(OVERFLOW)
     saves = seen.events("save") or [
-        e for e in seen.events("dict") if any(case.is_flagged(e.path, i) for i in range(e.data["first"], e.data["last"] + 1))
+        e
+        for e in seen.events("dict")
+        if any(case.is_flagged(e.path, i) for i in range(e.data["first"], e.data["last"] + 1))
     ]
     kinds: set[str] = set().union(*(set(e.data["kinds"]) for e in saves)) if saves else set()
     if not saves:
@@ -386,7 +430,11 @@ def not_restored(case: Case) -> Judgement | None:
         return None
     scale = seen.world.scalers[-1].get_scale() if seen.world.scalers else 0.0
     if "scaler" not in loaded:
-        return Judgement("confirmed", f"the optimizer is loaded and the scaler is not: it starts at its initial scale (live {scale:g})", OVERFLOW.name)
+        return Judgement(
+            "confirmed",
+            f"the optimizer is loaded and the scaler is not: it starts at its initial scale (live {scale:g})",
+            OVERFLOW.name,
+        )
     last_load = max(i for i, e in enumerate(loads) if e.kind == "load" and e.data["what"] == "scaler")
     if any(e.kind == "scaler" for e in loads[last_load + 1 :]):
         return Judgement("confirmed", "a new scaler replaces the one that was loaded", OVERFLOW.name)
@@ -412,7 +460,9 @@ def saved_mid_step(case: Case) -> Judgement | None:
             after = next((e for e in events[i + 1 :] if e.kind == "update"), None)
             if after is not None and after.data["scale"] != event.data["scale"]:
                 return Judgement(
-                    "conditional", f"scale {event.data['scale']:g} saved, {after.data['scale']:g} real after that step", run.name
+                    "conditional",
+                    f"scale {event.data['scale']:g} saved, {after.data['scale']:g} real after that step",
+                    run.name,
                 )
     return None
 

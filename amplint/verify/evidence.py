@@ -22,7 +22,11 @@ def file_name(rule: str, path: str, line: int) -> str:
 def kept_replay(replay: Replay, judgement: dict[str, Any]) -> str:
     """The text of the file: the user's statements with their line numbers, then the runtime."""
     path, first, last = replay.flagged[0]
-    seen = [judgement.get("status", ""), judgement.get("variant", ""), judgement.get("figure") or judgement.get("reason") or ""]
+    seen = [
+        judgement.get("status", ""),
+        judgement.get("variant", ""),
+        judgement.get("figure") or judgement.get("reason") or "",
+    ]
     head = [
         f'"""{replay.rule} in {path}, line {first}: {" - ".join(part for part in seen if part)}',
         "",
@@ -54,7 +58,7 @@ def _literal(text: str) -> str:
     return f"r'''{text}'''"
 
 
-_TAIL = '''
+_TAIL = """
 
 def main():
     for package in ("amplint", "amplint.verify"):
@@ -79,4 +83,4 @@ def main():
 
 if __name__ == "__main__":
     sys.exit(main())
-'''
+"""

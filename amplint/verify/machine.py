@@ -301,7 +301,9 @@ class World(Protocol):
     def enter(self, value: object) -> object: ...
     def leave(self, value: object) -> None: ...
     def library(self, name: str) -> bool: ...
-    def construct(self, cls: UserClass, instance: Instance, args: list[object], keywords: dict[str, object]) -> None: ...
+    def construct(
+        self, cls: UserClass, instance: Instance, args: list[object], keywords: dict[str, object]
+    ) -> None: ...
     def observe(self, value: object) -> None: ...
     def saw_dict(self, path: str, node: ast.AST, content: object) -> None: ...
     def matches(self, error: UserError, kinds: list[object]) -> bool: ...
@@ -364,8 +366,10 @@ def bounded_binary(op: ast.operator, left: Any, right: Any) -> object:
         raise Unsupported("a shift too large to compute")
     elif isinstance(op, ast.Mult):
         for sequence, count in ((left, right), (right, left)):
-            if isinstance(sequence, str | bytes | list | tuple) and isinstance(count, int) and (
-                len(sequence) * max(count, 0) > MAX_ITEMS
+            if (
+                isinstance(sequence, str | bytes | list | tuple)
+                and isinstance(count, int)
+                and (len(sequence) * max(count, 0) > MAX_ITEMS)
             ):
                 raise Unsupported("a sequence too long to repeat")
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_BITS:
@@ -379,12 +383,19 @@ def bounded_binary(op: ast.operator, left: Any, right: Any) -> object:
 
 
 #: methods of plain containers that stay inside the interpreter
-LIST_METHODS = {"append", "extend", "insert", "pop", "remove", "index", "count", "reverse", "clear", "copy",
-                "appendleft", "popleft"}  # fmt: skip
+LIST_METHODS = set(
+    """
+    append extend insert pop remove index count reverse clear copy appendleft popleft
+    """.split()
+)
 DICT_METHODS = {"get", "items", "keys", "values", "pop", "update", "setdefault", "copy", "clear"}
 SET_METHODS = {"add", "discard", "remove", "update", "union", "copy", "clear"}
-STR_METHODS = {"lower", "upper", "startswith", "endswith", "split", "strip", "lstrip", "rstrip", "replace", "title",
-               "capitalize", "partition", "rpartition", "find", "isdigit", "splitlines", "removeprefix", "removesuffix"}  # fmt: skip
+STR_METHODS = set(
+    """
+    lower upper startswith endswith split strip lstrip rstrip replace title capitalize partition rpartition find
+    isdigit splitlines removeprefix removesuffix
+    """.split()
+)
 
 
 def container_method(value: object, name: str) -> Callable[..., object] | None:

@@ -167,8 +167,21 @@ class Case:
 
     def reference(self, run: Run) -> Outcome:
         return self.run(
-            replace(run, name="reference", scaled=False, overflow_at=0, growth=False, apart=False, half_grads=False,
-                    autocast=False, dtype=None, scale=1024.0, backward_outside=False, single=False, empty_state=False)  # fmt: skip
+            replace(
+                run,
+                name="reference",
+                scaled=False,
+                overflow_at=0,
+                growth=False,
+                apart=False,
+                half_grads=False,
+                autocast=False,
+                dtype=None,
+                scale=1024.0,
+                backward_outside=False,
+                single=False,
+                empty_state=False,
+            )  # fmt: skip
         )
 
     def way(self) -> str:
@@ -202,6 +215,7 @@ def _reaches(outcome: Outcome, flagged: list[tuple[str, int, int]]) -> bool:
 def difference(reference: Outcome, seen: Outcome, tolerance: float = TOLERANCE) -> Difference | None:
     """What is wrong with the gradients of `seen`, or None if they are those of the reference."""
     wanted = {s.key: s for s in reference.ledger.steps if s.gradients is not None}
+    skipped = {s.backwards for s in seen.ledger.steps if s.gradients is None}
     bad: list[tuple[StepRecord, str]] = []
     total = 0
     for record in seen.ledger.steps:
@@ -211,6 +225,9 @@ def difference(reference: Outcome, seen: Outcome, tolerance: float = TOLERANCE) 
         expected = wanted.get(record.key)
         if expected is None:
             bad.append((record, "a step that the run without AMP does not make"))
+            continue
+        if seen.ledger.injected and record.backwards in skipped and not bool(record.gradients.any()):
+            # one clip over several optimizers: an overflow in one of them leaves the others a step of 0
             continue
         text = _compare(expected.gradients, record.gradients, tolerance)
         if text is not None:
@@ -282,7 +299,9 @@ def compare_with_reference(case: Case, run: Run) -> str | None:
     return found.figure if found is not None else None
 
 
-def by_gradients(case: Case, runs: tuple[Run, ...] = PLAIN, conditions: tuple[Run, ...] = CONDITIONS) -> Judgement | None:
+def by_gradients(
+    case: Case, runs: tuple[Run, ...] = PLAIN, conditions: tuple[Run, ...] = CONDITIONS
+) -> Judgement | None:
     """The general comparison: confirmed by a plain run, conditional by a run with a condition."""
     for run in runs:
         figure = compare_with_reference(case, run)
@@ -345,7 +364,9 @@ def _judged(case: Case) -> Judgement:
 def repaired(case: Case, fixed: Replay) -> bool | None:
     """Whether the repaired program shows the fault no more; None where its replay says nothing."""
     other = Case(fixed)
-    driver = next((d for d in fixed.drivers if (d.kind, d.name) == (case.setting.driver.kind, case.setting.driver.name)), None)
+    driver = next(
+        (d for d in fixed.drivers if (d.kind, d.name) == (case.setting.driver.kind, case.setting.driver.name)), None
+    )
     if driver is None:
         return None
     other.setting = replace(case.setting, driver=driver)
@@ -381,13 +402,14 @@ def refutation(case: Case, steps_needed: int = 2) -> Judgement:
     if nominal.steps_taken < steps_needed:
         return Judgement("inconclusive", reason=f"only {nominal.steps_taken} optimizer steps were made")
     if nominal.world.outside:
-        return Judgement("inconclusive", reason=f"unknown wrapper: {nominal.world.outside[0]}() was given the scaler or the optimizer")
+        return Judgement(
+            "inconclusive",
+            reason=f"unknown wrapper: {nominal.world.outside[0]}() was given the scaler or the optimizer",
+        )
     if not any(e.kind == "scale" for e in nominal.ledger.events) and case.replay.rule[:4] in ("AMP2", "AMP3"):
         return Judgement("inconclusive", reason="no loss was scaled on the way to the flagged line")
     count = sum(1 for r in case.runs.values() if r.run.scaled)
-    return Judgement(
-        "refuted", f"{nominal.steps_taken} steps equal to the run without AMP in {count} set-ups", "all"
-    )
+    return Judgement("refuted", f"{nominal.steps_taken} steps equal to the run without AMP in {count} set-ups", "all")
 
 
 def trail(case: Case) -> list[str]:

@@ -24,8 +24,12 @@ STATIC: dict[str, str] = {
     "AMP902": "an unreadable file",
 }
 #: a method of one of these names says nothing about the class it belongs to
-COMMON = {"step", "update", "train", "eval", "backward", "zero_grad", "save", "load", "state_dict", "load_state_dict",
-          "forward", "get", "add", "append", "clip", "run", "to", "cuda", "scale", "close", "log", "reset", "items"}  # fmt: skip
+COMMON = set(
+    """
+    step update train eval backward zero_grad save load state_dict load_state_dict forward get add append clip run
+    to cuda scale close log reset items
+    """.split()
+)
 EVENT = re.compile(
     r"\.unscale_\(|\.backward\(|clip_grad|\.update\(|\.step\(|zero_grad|autocast|GradScaler|\.scale\(|torch\.save|\.half\("
 )
@@ -135,7 +139,9 @@ class _Project:
         for path, tree in trees.items():
             body = ast.Module(body=[], type_ignores=[])
             body.lineno, body.end_lineno = 1, 10**9  # type: ignore[attr-defined]
-            body.body = [n for n in tree.body if not isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]
+            body.body = [
+                n for n in tree.body if not isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            ]
             self._add(path, "<module>", body, None)
             for node in self._top_level(tree.body):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -274,7 +280,9 @@ def sources_around(path: str, text: str, others: Iterable[str] = ()) -> dict[str
             content = neighbour.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        if re.search(rf"^\s*(from\s+\.?(\w+\.)*{re.escape(stem)}\s+import|import\s+{re.escape(stem)}\b)", content, re.M):
+        if re.search(
+            rf"^\s*(from\s+\.?(\w+\.)*{re.escape(stem)}\s+import|import\s+{re.escape(stem)}\b)", content, re.M
+        ):
             out.setdefault(str(neighbour), content)
     for current, content in list(out.items()):
         for name in re.findall(r"^\s*(?:from|import)\s+\.*([\w.]+)", content, re.M):
@@ -358,7 +366,7 @@ def build(
     project = _Project(trees)
     wanted = [(p, line) for p, line in steps if p in trees]
     wanted.insert(0, (path, first))
-    drivers = _drivers(project, path, first, last, rule)
+    drivers = _drivers(project, path, first)
     if not drivers:
         raise NoReplay("nothing in the file leads to the flagged line")
     needed = _needed(project, drivers, path, first)
@@ -384,10 +392,12 @@ def build(
     )
 
 
-def _drivers(project: _Project, path: str, first: int, last: int, rule: str) -> list[Driver]:
+def _drivers(project: _Project, path: str, first: int) -> list[Driver]:
     targets = [u for u in project.units.values() if u.path == path and u.qualname != "<module>" and u.holds(first)]
     if not targets:
-        holder = next((c for c, (p, n) in project.classes.items() if p == path and n.lineno <= first <= (n.end_lineno or 0)), None)
+        holder = next(
+            (c for c, (p, n) in project.classes.items() if p == path and n.lineno <= first <= (n.end_lineno or 0)), None
+        )
         if holder is not None:
             targets = [u for u in project.units.values() if u.cls == holder]
     callers = project.callers()
@@ -406,7 +416,7 @@ def _drivers(project: _Project, path: str, first: int, last: int, rule: str) -> 
                 queue.append(project.units[key])
     drivers: list[Driver] = []
     for _, unit in sorted(chains, key=lambda c: (-c[0], c[1].key)):
-        drivers.extend(_driver_of(project, unit, events, callers, rule))
+        drivers.extend(_driver_of(project, unit, events, callers))
     unique: list[Driver] = []
     for driver in drivers:
         if driver not in unique:
@@ -421,7 +431,7 @@ def _module_drivers(
     out = [Driver("module", path)] if (path, "<module>") in events else []
     roots = [u for u in project.units.values() if u.path == path and u.key in events and u.qualname != "<module>"]
     for unit in sorted(roots, key=lambda u: (len(callers[u.key]), u.node.lineno)):
-        out.extend(_driver_of(project, unit, events, callers, ""))
+        out.extend(_driver_of(project, unit, events, callers))
     return (out or [Driver("module", path)])[:6]
 
 
@@ -443,19 +453,17 @@ def _driver_of(
     unit: _Unit,
     events: set[tuple[str, str]],
     callers: dict[tuple[str, str], set[tuple[str, str]]],
-    rule: str,
 ) -> list[Driver]:
     if unit.qualname == "<module>":
         return [Driver("module", unit.path)]
     if unit.cls is None:
-        return [Driver("function", unit.path, unit.name, once=_makes_and_loops(project, unit, rule))]
+        return [Driver("function", unit.path, unit.name, once=_makes_and_loops(unit))]
     return [_class_driver(project, unit, events, callers)]
 
 
-def _makes_and_loops(project: _Project, unit: _Unit, rule: str) -> bool:
-    text = ast.unparse(unit.node)
+def _makes_and_loops(unit: _Unit) -> bool:
     loops = any(isinstance(n, ast.For | ast.While) for n in ast.walk(unit.node))
-    return loops and "GradScaler(" in text and rule != "AMP215"
+    return loops and "GradScaler(" in ast.unparse(unit.node)
 
 
 def _class_driver(
@@ -471,7 +479,8 @@ def _class_driver(
     roots = []
     for member in members:
         if member.name == "__init__" or any(
-            isinstance(d, ast.Name) and d.id in ("property", "staticmethod", "classmethod") for d in member.node.decorator_list
+            isinstance(d, ast.Name) and d.id in ("property", "staticmethod", "classmethod")
+            for d in member.node.decorator_list
         ):
             continue
         if member.key == unit.key and not (callers[member.key] & own):
@@ -482,13 +491,16 @@ def _class_driver(
             roots.append(member)
     if not roots:
         roots = [unit]
-    saving = [r for r in roots if not GRADIENT_EVENT.search(ast.unparse(r.node)) or r.name.startswith(("save", "load", "resume", "restore"))]
+    saving = [
+        r
+        for r in roots
+        if not GRADIENT_EVENT.search(ast.unparse(r.node)) or r.name.startswith(("save", "load", "resume", "restore"))
+    ]
     saving = [r for r in saving if r.key not in events or r.name.startswith(("save", "load", "resume", "restore"))]
     training = [r for r in roots if r not in saving]
-    whole = [r for r in training if any(isinstance(n, ast.For) for n in ast.walk(r.node))]
-    if whole and unit in training and unit not in whole:
-        whole = []
-    if len(training) > 1 and not any(".backward(" in ast.unparse(r.node) and re.search(r"\.step\(", ast.unparse(r.node)) for r in training):
+    if len(training) > 1 and not any(
+        ".backward(" in ast.unparse(r.node) and re.search(r"\.step\(", ast.unparse(r.node)) for r in training
+    ):
         training.sort(key=lambda r: _order(ast.unparse(r.node)))
     return Driver(
         "class",
@@ -519,7 +531,9 @@ def _needed(project: _Project, drivers: list[Driver], path: str, line: int) -> d
     bodies = [project.units[(where, "<module>")].node for where in project.trees]
     for driver in drivers:
         queue.extend(d for d in definitions.get(driver.name, []) if d[0] == driver.path)
-    holders = [d for ds in definitions.values() for d in ds if d[0] == path and d[1].lineno <= line <= (d[1].end_lineno or 0)]
+    holders = [
+        d for ds in definitions.values() for d in ds if d[0] == path and d[1].lineno <= line <= (d[1].end_lineno or 0)
+    ]
     queue.extend(holders)
     for body in bodies:
         queue.extend(d for name in _names(body) for d in definitions.get(name, []))

@@ -85,9 +85,20 @@ class Stage:
                     jumps.add(node.end_lineno or node.lineno)
                 elif isinstance(node, ast.Try) and node.handlers:
                     tries.append((node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno))
-                elif isinstance(node, ast.Attribute) and node.attr in ("parameters", "named_parameters", "train", "state_dict"):
+                elif isinstance(node, ast.Attribute) and node.attr in (
+                    "parameters",
+                    "named_parameters",
+                    "train",
+                    "state_dict",
+                ):
                     owner = node.value
-                    name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
+                    name = (
+                        owner.id
+                        if isinstance(owner, ast.Name)
+                        else owner.attr
+                        if isinstance(owner, ast.Attribute)
+                        else ""
+                    )
                     if not re.search(r"opt|sched|scaler", name):
                         self.model_names.add(name)
         self.classes = {
@@ -100,9 +111,7 @@ class Stage:
         whole = "\n".join(replay.files.values())
         #: no update() in sight: the caller's business, unless its absence is the fault
         self.auto_update = ".update(" not in whole and replay.rule != "AMP205"
-        self.auto_zero = not any(
-            re.search(r"zero_grad|\.grad\s*=\s*None", text) for text in replay.files.values()
-        )
+        self.auto_zero = not any(re.search(r"zero_grad|\.grad\s*=\s*None", text) for text in replay.files.values())
 
     def execute(self, run: Run, setting: Setting, assignment: Any = None, limit: int = 24) -> Outcome:
         """Run the driver once under `run`. Never raises: how it ended is in the outcome."""
@@ -130,7 +139,7 @@ class Stage:
         depth = 0
         try:
             with torch.enable_grad():
-                _Drive(world, machine, setting).start()
+                _Drive(world, machine, setting, self.replay.rule).start()
         except EnoughSeen:
             pass
         except BudgetSpent:
@@ -141,7 +150,15 @@ class Stage:
             outcome.error = error
         except RecursionError:
             outcome.broke = "the replay recursed too deeply"
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+            AssertionError,
+        ) as error:
             outcome.broke = f"the replay broke: {type(error).__name__}: {error}"[:200]
         outcome.left_on = torch.is_autocast_enabled("cpu")
         while torch.is_autocast_enabled("cpu") and depth < 50:
@@ -149,7 +166,9 @@ class Stage:
             depth += 1
         torch.clear_autocast_cache()
         outcome.reached = any(
-            (path, line) in world.executed for path, first, last in self.replay.flagged for line in range(first, last + 1)
+            (path, line) in world.executed
+            for path, first, last in self.replay.flagged
+            for line in range(first, last + 1)
         )
         return outcome
 
@@ -160,7 +179,8 @@ class Stage:
 class _Drive:
     """Calls the driver with stand-ins for its arguments."""
 
-    def __init__(self, world: TorchWorld, machine: Machine, setting: Setting) -> None:
+    def __init__(self, world: TorchWorld, machine: Machine, setting: Setting, rule: str) -> None:
+        self.resumes = rule in ("AMP502", "AMP503")
         self.world = world
         self.machine = machine
         self.setting = setting
@@ -208,7 +228,9 @@ class _Drive:
             args, keywords = self.arguments(init, 0, skip=1)
             return self.machine.instantiate(cls, args, keywords)
         if cls.fields is not None:
-            return self.machine.instantiate(cls, [], {name: self._unknown(name, 0) for name in cls.fields if cls.find(name) is None})
+            return self.machine.instantiate(
+                cls, [], {name: self._unknown(name, 0) for name in cls.fields if cls.find(name) is None}
+            )
         return self.machine.instantiate(cls, [], {})
 
     def _call(self, function: Any, i: int) -> None:
@@ -261,7 +283,15 @@ class _Drive:
         if default is None:
             if absent is True:
                 return None
-            if absent is False or given or SCALER.search(name) or re.search(r"max_norm|clip|grad_norm|optimizer|sched|param", name):
+            if self.resumes and re.search(r"resume|ckpt|checkpoint|restore", name):
+                world.assume(f"{name} is not None")
+                return self._unknown(name, i)
+            if (
+                absent is False
+                or given
+                or SCALER.search(name)
+                or re.search(r"max_norm|clip|grad_norm|optimizer|sched|param", name)
+            ):
                 world.assume(f"{name} is not None")
                 return self._unknown(name, i)
             return None
@@ -309,6 +339,10 @@ def _fresh(name: str) -> bool:
     """Whether a parameter of that name is data, new in every call."""
     from amplint.verify.world import MODEL
 
-    return not _LASTING.search(name) and (not MODEL.search(name) or name in ("item", "value", "query")) and not re.search(
-        r"loss_fn|lr$|weight$|clip|norm|accum|every|steps?$|size|num|^n_|flag|mode|use_|amp|fp16", name
+    return (
+        not _LASTING.search(name)
+        and (not MODEL.search(name) or name in ("item", "value", "query"))
+        and not re.search(
+            r"loss_fn|lr$|weight$|clip|norm|accum|every|steps?$|size|num|^n_|flag|mode|use_|amp|fp16", name
+        )
     )

@@ -267,7 +267,9 @@ class Optimizer(torch.optim.Optimizer):
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         if self._groups is None:
             parameters = self.resolve()
-            groups = [{"params": parameters, "lr": self.lr, "weight_decay": 0.0, "momentum": 0.9, "initial_lr": self.lr}]
+            groups = [
+                {"params": parameters, "lr": self.lr, "weight_decay": 0.0, "momentum": 0.9, "initial_lr": self.lr}
+            ]
             if not parameters or not self.settled():
                 return groups
             self._groups = groups
@@ -424,7 +426,9 @@ class Region:
     a region that is entered inside itself misbehaves just as the real one does.
     """
 
-    def __init__(self, ledger: Ledger, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None) -> None:
+    def __init__(
+        self, ledger: Ledger, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None
+    ) -> None:
         self.ledger = ledger
         self.device = device
         self.enabled = enabled

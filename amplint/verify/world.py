@@ -7,10 +7,11 @@ tables is not reachable. Decisions that an `Unknown` forces are taken here, and 
 from __future__ import annotations
 
 import ast
+import builtins
 import itertools
 import math
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,45 +75,64 @@ MODEL = re.compile(
 )
 AMP_FLAG = re.compile(r"amp|fp16|float16|half|mixed|scaler|precision|16", re.I)
 ON = re.compile(r"clip|norm|train|enable|is_main|cuda|gpu|rank_?zero", re.I)
-OFF = re.compile(r"deepspeed|apex|accelerat|debug|dry|distributed|ddp|horovod|resume|eval|test|compile|nan|inf|bf16|bfloat", re.I)
-INTEGER = re.compile(r"accum|every|window|interval|freq|steps?$|^n_|num_|micro|chunks?|iter|batch_size|size$|period|^k$", re.I)
+OFF = re.compile(
+    r"deepspeed|apex|accelerat|debug|dry|distributed|ddp|horovod|resume|eval|test|compile|nan|inf|bf16|bfloat", re.I
+)
+INTEGER = re.compile(
+    r"accum|every|window|interval|freq|steps?$|^n_|num_|micro|chunks?|iter|batch_size|size$|period|^k$", re.I
+)
 LIMIT = re.compile(r"clip|norm|thresh|limit|max_grad", re.I)
-PASS_THROUGH = re.compile(r"tqdm|track|progress|log_every|prefetch|cycle|prepare|to_device|move|collate|wrap|ddp|parallel", re.I)
+PASS_THROUGH = re.compile(
+    r"tqdm|track|progress|log_every|prefetch|cycle|prepare|to_device|move|collate|wrap|ddp|parallel", re.I
+)
 SEQUENCE_OF_HOOKS = re.compile(r"hook|callback|plugin|listener", re.I)
 
 FROZEN = re.compile(r"teacher|(^|_)ema|target_net|frozen|reference|#copy", re.I)
 
-BUILTINS = {
-    "abs", "all", "any", "bool", "dict", "enumerate", "filter", "float", "getattr", "hasattr", "id", "int", "isinstance",
-    "issubclass", "iter", "len", "list", "map", "max", "min", "next", "object", "pow", "print", "property", "range", "repr",
-    "reversed", "round", "set", "setattr", "sorted", "staticmethod", "classmethod", "str", "sum", "super", "tuple", "type",
-    "vars", "zip", "Exception", "BaseException", "RuntimeError", "ValueError", "TypeError", "KeyError", "IndexError",
-    "AttributeError", "AssertionError", "StopIteration", "NotImplementedError", "FloatingPointError", "OverflowError",
-    "ArithmeticError", "ZeroDivisionError", "KeyboardInterrupt", "OSError", "ImportError", "ModuleNotFoundError", "LookupError",
-    "callable", "divmod", "format", "frozenset", "hash", "slice", "Ellipsis", "NotImplemented", "True", "False", "None",
-}  # fmt: skip
+BUILTINS = set(
+    """
+    abs all any bool dict enumerate filter float getattr hasattr id int isinstance issubclass iter len list map
+    max min next object pow print property range repr reversed round set setattr sorted staticmethod classmethod
+    str sum super tuple type vars zip Exception BaseException RuntimeError ValueError TypeError KeyError
+    IndexError AttributeError AssertionError StopIteration NotImplementedError FloatingPointError OverflowError
+    ArithmeticError ZeroDivisionError KeyboardInterrupt OSError ImportError ModuleNotFoundError LookupError
+    callable divmod format frozenset hash slice Ellipsis NotImplemented True False None
+    """.split()
+)
 ERRORS: dict[str, type[BaseException]] = {
-    e.__name__: e
-    for e in (Exception, BaseException, RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError,
-              StopIteration, NotImplementedError, FloatingPointError, OverflowError, ArithmeticError, ZeroDivisionError,
-              KeyboardInterrupt, OSError, ImportError, ModuleNotFoundError, LookupError)
-}  # fmt: skip
-LIBRARIES = ("torch", "builtins", "math", "itertools", "functools", "contextlib", "collections", "argparse", "dataclasses",
-             "copy", "types", "os", "operator", "random")  # fmt: skip
-TENSOR_DENIED = re.compile(r"^_|numpy|storage|share|data_ptr|apply_|map_|to_file|save|register|retain|tolist_|backward|pin")
+    name: getattr(builtins, name)
+    for name in """
+    Exception BaseException RuntimeError ValueError TypeError KeyError IndexError AttributeError AssertionError
+    StopIteration NotImplementedError FloatingPointError OverflowError ArithmeticError ZeroDivisionError
+    KeyboardInterrupt OSError ImportError ModuleNotFoundError LookupError
+    """.split()
+}
+LIBRARIES = tuple(
+    """
+    torch builtins math itertools functools contextlib collections argparse dataclasses copy types os operator
+    random
+    """.split()
+)
+TENSOR_DENIED = re.compile(
+    r"^_|numpy|storage|share|data_ptr|apply_|map_|to_file|save|register|retain|tolist_|backward|pin"
+)
 FUNCTIONAL_DENIED = re.compile(
     r"(^|\.)(_|save|load|hub|jit|ops|classes|from_file|compile|multiprocessing|package|utils\.data|distributed|onnx|library"
     r"|serialization|fx|export|_dynamo|set_|manual_seed|profiler|cpp|testing|import|exec|run|eval)"
 )
 REDUCING = re.compile(r"loss|entropy|_div$|^mean$|^sum$|^norm$|nll|mse|l1|bce|focal|dice|cosine_embedding")
-MODEL_METHODS = {
-    "parameters", "named_parameters", "modules", "named_modules", "children", "train", "requires_grad_", "buffers", "half",
-    "bfloat16", "state_dict", "load_state_dict", "no_sync", "clip_grad_norm_", "apply", "named_children", "zero_grad",
-    "module", "forward",
-}  # fmt: skip
-SCALER_METHODS = {"scale", "unscale_", "step", "update", "get_scale", "is_enabled", "state_dict", "load_state_dict",
-                  "get_growth_factor", "get_backoff_factor", "get_growth_interval", "set_growth_factor",
-                  "set_backoff_factor", "set_growth_interval"}  # fmt: skip
+MODEL_METHODS = set(
+    """
+    parameters named_parameters modules named_modules children train requires_grad_ buffers half bfloat16
+    state_dict load_state_dict no_sync clip_grad_norm_ apply named_children zero_grad module forward
+    """.split()
+)
+SCALER_METHODS = set(
+    """
+    scale unscale_ step update get_scale is_enabled state_dict load_state_dict get_growth_factor
+    get_backoff_factor get_growth_interval set_growth_factor set_backoff_factor set_growth_interval
+    """.split()
+)
 
 
 class TorchWorld:
@@ -143,6 +163,7 @@ class TorchWorld:
         self.tiny: list[tuple[str, int]] = []
         self.infinite: list[tuple[str, int]] = []
         self.floats = 0
+        self.passes = 0
         self.unentered: list[tuple[str, int]] = []
         self.leaks: list[tuple[str, int]] = []
         self.moves: list[tuple[float, float]] = []
@@ -215,7 +236,15 @@ class TorchWorld:
             return call()
         except (UserError, Unsupported, BudgetSpent, EnoughSeen):
             raise
-        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        except (
+            ArithmeticError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            AssertionError,
+        ) as error:
             raise self.fail(error) from error
 
     def observe(self, value: object) -> None:
@@ -375,7 +404,9 @@ class TorchWorld:
         elif base.startswith("torch.optim"):
             self.construct(instance.cls, instance, [], {})
         elif instance.cls.find("step") is not None and not base:
-            inner = next((self.actual(v) for v in instance.attrs.values() if isinstance(self.actual(v), Optimizer)), None)
+            inner = next(
+                (self.actual(v) for v in instance.attrs.values() if isinstance(self.actual(v), Optimizer)), None
+            )
             if inner is not None:
                 step = self.machine.attribute(instance, "step")
                 instance.native = DuckOptimizer(
@@ -498,7 +529,11 @@ class TorchWorld:
             if value.bound is not None:
                 return value.bound
             if isinstance(other, Tensor):
-                return self.tensor(value) if value.data or not (INTEGER.search(value.name) or LIMIT.search(value.name)) else self.number(value)
+                return (
+                    self.tensor(value)
+                    if value.data or not (INTEGER.search(value.name) or LIMIT.search(value.name))
+                    else self.number(value)
+                )
             if LOSS.search(value.name):
                 return self.loss(value)
             if value.data:
@@ -584,7 +619,13 @@ class TorchWorld:
         unknown = left if isinstance(left, Unknown) else right
         other = right if isinstance(left, Unknown) else left
         assert isinstance(unknown, Unknown)
-        shown = other.label if isinstance(other, Unknown) else repr(other) if isinstance(other, PLAIN) else type(other).__name__
+        shown = (
+            other.label
+            if isinstance(other, Unknown)
+            else repr(other)
+            if isinstance(other, PLAIN)
+            else type(other).__name__
+        )
         if isinstance(other, torch.dtype):
             shown = str(other)
         equal = isinstance(op, ast.Eq | ast.In)
@@ -616,7 +657,12 @@ class TorchWorld:
                 self.infinite.append((self.path, self.line))
             inputs = [t for t in self._tensors([*args, *keywords.values()])]
             plain = any(isinstance(a, float) and not math.isfinite(a) for a in args)
-            if inputs and not plain and all(bool(torch.isfinite(t).all()) for t in inputs) and all(t.dtype == torch.float32 for t in inputs):
+            if (
+                inputs
+                and not plain
+                and all(bool(torch.isfinite(t).all()) for t in inputs)
+                and all(t.dtype == torch.float32 for t in inputs)
+            ):
                 return self.mixed(name, args, keywords)
         return result
 
@@ -640,7 +686,15 @@ class TorchWorld:
         if not tensors:
             return Unknown(name, self.ledger.backwards, data=True)
         short = name.rsplit(".", 1)[-1]
-        return mixture(short, tensors, scalar=bool(REDUCING.search(short)))
+        result = mixture(short, tensors, scalar=bool(REDUCING.search(short)))
+        if (
+            self.regions
+            and self.regions[-1].enabled
+            and result.dim()
+            and tensors[0].dtype in (torch.float16, torch.bfloat16)
+        ):
+            return result.to(tensors[0].dtype)
+        return result
 
     # ---------------------------------------------------------------- losses
 
@@ -719,8 +773,7 @@ class TorchWorld:
         reached = [
             p
             for p in self._all_parameters()
-            if p.grad is not None
-            and (before.get(id(p)) is not p.grad or versions.get(id(p)) != p.grad._version)
+            if p.grad is not None and (before.get(id(p)) is not p.grad or versions.get(id(p)) != p.grad._version)
         ]
         owner = None
         for optimizer in self.optimizers.values():
@@ -793,7 +846,9 @@ class TorchWorld:
                 return [value.bound.part(str(i)) for i in range(count)]
             return [value.child(i, f"{value.label}[{i}]") for i in range(count)]
         if isinstance(value, Tensor):
-            return [value * (1.0 + 0.3 * noise("unpack", i, shape=tuple(value.shape)).to(value.dtype)) for i in range(count)]
+            return [
+                value * (1.0 + 0.3 * noise("unpack", i, shape=tuple(value.shape)).to(value.dtype)) for i in range(count)
+            ]
         if isinstance(value, dict):
             value = list(value)
         if isinstance(value, torch.Size):
@@ -897,7 +952,9 @@ class TorchWorld:
             value.__enter__()
             return value
         if isinstance(value, Dotted) and value.name.endswith("autocast"):
-            raise UserError(TypeError("'type' object does not support the context manager protocol"), self.path, 0, True)
+            raise UserError(
+                TypeError("'type' object does not support the context manager protocol"), self.path, 0, True
+            )
         if isinstance(value, type):
             raise self.fail(TypeError("a class is not a context manager"))
         if isinstance(value, Stack):
@@ -963,7 +1020,7 @@ class TorchWorld:
             self.ledger.note(
                 "constructed",
                 device=str(getattr(probe, "_device", "")),
-                scale=getattr(probe, "_init_scale", None),
+                scale=settings.get("init_scale", 65536.0),
                 args=[a for a in args if isinstance(a, PLAIN)],
             )
         label = f"scaler in line {self.line}"
@@ -971,7 +1028,9 @@ class TorchWorld:
 
     def make_region(self, name: str, args: list[object], keywords: dict[str, object]) -> Region:
         legacy = ".cuda.amp" in name or ".cpu.amp" in name
-        names = ["enabled", "dtype", "cache_enabled"] if legacy else ["device_type", "dtype", "enabled", "cache_enabled"]
+        names = (
+            ["enabled", "dtype", "cache_enabled"] if legacy else ["device_type", "dtype", "enabled", "cache_enabled"]
+        )
         settings = dict(zip(names, args, strict=False))
         settings.update(keywords)
         device: object = ("cpu" if ".cpu.amp" in name else "cuda") if legacy else settings.get("device_type", "cuda")
@@ -1064,7 +1123,9 @@ class TorchWorld:
             return mixture(name, tensors, scalar=loss_like)
         if loss_like:
             return Unknown(f"{unknown.label}()", self.ledger.backwards, data=True)
-        if re.search(r"build|make|create|get|init", name) and (MODEL.search(name) or OPTIMIZER.search(name) or SCALER.search(name)):
+        if re.search(r"build|make|create|get|init", name) and (
+            MODEL.search(name) or OPTIMIZER.search(name) or SCALER.search(name)
+        ):
             return Unknown(re.sub(r"^_?(build|make|create|get|init)_?", "", name) or name)
         return Unknown(f"{unknown.label}()", self.ledger.backwards)
 
@@ -1134,7 +1195,9 @@ class TorchWorld:
             value.bound = self.roles[value.label]
         if value.bound is not None:
             return self.method(value.bound, name, args, keywords)
-        if name == "from_pretrained" and MODEL.search(value.name):
+        if name == "from_pretrained":
+            if not MODEL.search(value.name):
+                return Unknown(re.sub(r"^Auto", "", value.name).lower())
             made = self.model(value.name)
             return self.model_method(made, "to", [v for v in keywords.values() if isinstance(v, torch.dtype)], {})
         own = value.attrs.get(name)
@@ -1157,7 +1220,20 @@ class TorchWorld:
             return self.method(self.bind(value, "model"), name, args, keywords)
         if (name in MODEL_METHODS and not value.data or name in ("eval", "train")) and MODEL.search(label):
             return self.method(self.bind(value, "model"), name, args, keywords)
-        if name in ("to", "cuda", "cpu", "half", "bfloat16", "float", "type", "eval", "contiguous", "clone", "detach", "copy"):
+        if name in (
+            "to",
+            "cuda",
+            "cpu",
+            "half",
+            "bfloat16",
+            "float",
+            "type",
+            "eval",
+            "contiguous",
+            "clone",
+            "detach",
+            "copy",
+        ):
             return self._moved(value, name, args, keywords)
         if value.data and hasattr(Tensor, name):
             return self.tensor_method(self.tensor(value), name, args, keywords)
@@ -1169,13 +1245,20 @@ class TorchWorld:
         if name == "get" and args:
             if self.run.empty_state and isinstance(args[0], str) and re.search(r"scaler|amp", args[0], re.I):
                 return {}
-            return value.child(args[0] if isinstance(args[0], PLAIN) else "get", f"{value.label}.{args[0]}" if isinstance(args[0], str) else f"{value.label}.get")
+            return value.child(
+                args[0] if isinstance(args[0], PLAIN) else "get",
+                f"{value.label}.{args[0]}" if isinstance(args[0], str) else f"{value.label}.get",
+            )
         if name == "item":
             return self.number(value)
         if name == "update" and any(isinstance(a, Unknown | Instance) for a in args):
             return None
         child = value.child(name, f"{value.label}.{name}")
-        return self.call_unknown(child, args, keywords) if isinstance(child, Unknown) else self.machine.call(child, args, keywords)
+        return (
+            self.call_unknown(child, args, keywords)
+            if isinstance(child, Unknown)
+            else self.machine.call(child, args, keywords)
+        )
 
     def _moved(self, value: Unknown, name: str, args: list[object], keywords: dict[str, object]) -> object:
         dtypes = [a for a in [*args, *keywords.values()] if isinstance(a, torch.dtype)]
@@ -1253,8 +1336,10 @@ class TorchWorld:
     def model_method(self, model: Any, name: str, args: list[object], keywords: dict[str, object]) -> Any:
         if name == "parameters":
             recurse = keywords.get("recurse", args[0] if args else True)
-            return list(model.parameters(recurse=bool(recurse) if isinstance(recurse, bool) else True)) if recurse is not False else (
-                list(model.parameters()) if isinstance(model, nn.Linear) else []
+            return (
+                list(model.parameters(recurse=bool(recurse) if isinstance(recurse, bool) else True))
+                if recurse is not False
+                else (list(model.parameters()) if isinstance(model, nn.Linear) else [])
             )
         if name == "named_parameters":
             return [(n, p) for n, p in model.named_parameters()]
@@ -1277,7 +1362,9 @@ class TorchWorld:
             if name in ("half", "bfloat16", "float", "double"):
                 dtype = {"half": torch.float16, "bfloat16": torch.bfloat16}.get(name, torch.float32)
             if name == "type" and args and isinstance(args[0], Dotted):
-                dtype = torch.float16 if "Half" in args[0].name else torch.bfloat16 if "BFloat" in args[0].name else dtype
+                dtype = (
+                    torch.float16 if "Half" in args[0].name else torch.bfloat16 if "BFloat" in args[0].name else dtype
+                )
             if dtype is not None:
                 self.ledger.note("cast", dtype=str(dtype), model=getattr(model, "label", "?"))
                 model.to(dtype)
@@ -1369,13 +1456,17 @@ class TorchWorld:
             self._refused(error, [tensor, *values])
             return self.mixed(name, [tensor, *args], keywords)
         if half_before is not None:
-            self.moves.append((float((tensor.detach().double() - half_before).abs().max()), float(half_before.abs().max())))
+            self.moves.append(
+                (float((tensor.detach().double() - half_before).abs().max()), float(half_before.abs().max()))
+            )
         return self._checked(name, result, [tensor, *values], named)
 
     def _argument(self, value: object) -> Any:
         actual = self.actual(value)
         if isinstance(actual, Unknown):
-            return self.number(actual) if INTEGER.search(actual.name) or LIMIT.search(actual.name) else self.tensor(actual)
+            return (
+                self.number(actual) if INTEGER.search(actual.name) or LIMIT.search(actual.name) else self.tensor(actual)
+            )
         return actual
 
     # ------------------------------------------------------------- attributes
@@ -1402,9 +1493,27 @@ class TorchWorld:
         if isinstance(value, Tensor):
             if name in ("device",):
                 return Dotted("torch.device.cuda")
-            if name in ("grad", "data", "shape", "dtype", "requires_grad", "ndim", "T", "mT", "is_leaf", "is_cuda", "grad_fn", "real", "H"):
+            if name in (
+                "grad",
+                "data",
+                "shape",
+                "dtype",
+                "requires_grad",
+                "ndim",
+                "T",
+                "mT",
+                "is_leaf",
+                "is_cuda",
+                "grad_fn",
+                "real",
+                "H",
+            ):
                 return getattr(value, name)
-            return Bound(Native(name, lambda t, *a, **k: self.tensor_method(t, name, list(a), k)), value) if hasattr(Tensor, name) and not name.startswith("_") else value
+            return (
+                Bound(Native(name, lambda t, *a, **k: self.tensor_method(t, name, list(a), k)), value)
+                if hasattr(Tensor, name) and not name.startswith("_")
+                else value
+            )
         if isinstance(value, Optimizer | DuckOptimizer):
             if name == "param_groups":
                 return value.param_groups
@@ -1483,6 +1592,7 @@ class TorchWorld:
         receiver = value.receiver
         base = value.cls.library_base() or ""
         if name == "__init__" and isinstance(receiver, Instance):
+
             def initialise(*args: object, **keywords: object) -> None:
                 self.construct(value.cls, receiver, list(args), dict(keywords))
 
@@ -1572,7 +1682,9 @@ class TorchWorld:
             return Scheduler(f"{last} in line {self.line}", self.ledger)
         if name.startswith("torch.optim."):
             given = args[0] if args else keywords.get("params")
-            return self.optimizer(f"optimizer in line {self.line}", given if given is not None else Unknown("params"), keywords)
+            return self.optimizer(
+                f"optimizer in line {self.line}", given if given is not None else Unknown("params"), keywords
+            )
         if last in ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled"):
             mode = args[0] if args else keywords.get("mode", True)
             flag = self.truth(mode, None)
@@ -1594,9 +1706,11 @@ class TorchWorld:
         if name in ("torch.load",):
             return self.load(args)
         if name in ("torch.device",):
-            return self.guarded(lambda: torch.device(*[a for a in args if isinstance(a, str | int)])) if args and all(
-                isinstance(a, str | int) for a in args
-            ) else Dotted("torch.device.cuda")
+            return (
+                self.guarded(lambda: torch.device(*[a for a in args if isinstance(a, str | int)]))
+                if args and all(isinstance(a, str | int) for a in args)
+                else Dotted("torch.device.cuda")
+            )
         if name.startswith("torch.device."):
             return Unknown("device")
         if name == "torch.set_default_dtype":
@@ -1609,7 +1723,18 @@ class TorchWorld:
             return args[0] if args else Native("wrap", lambda f, *a, **k: f)
         if last in ("custom_fwd", "custom_bwd"):
             return args[0] if args else Native(last, lambda f: f)
-        if name.startswith(("torch.cuda.", "torch.backends.", "torch.distributed", "torch.utils", "torch.profiler", "torch.autograd.profiler", "torch.mps", "torch.xpu")):
+        if name.startswith(
+            (
+                "torch.cuda.",
+                "torch.backends.",
+                "torch.distributed",
+                "torch.utils",
+                "torch.profiler",
+                "torch.autograd.profiler",
+                "torch.mps",
+                "torch.xpu",
+            )
+        ):
             if last in ("is_available", "is_initialized"):
                 return name.startswith("torch.cuda") or name.startswith("torch.backends")
             if last == "is_bf16_supported":
@@ -1630,7 +1755,11 @@ class TorchWorld:
         if name.startswith("torch.nn.init."):
             return args[0] if args else None
         if name in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
-            return nn.Parameter(fitted(self._tensors(args)[0]).detach().clone()) if self._tensors(args) else nn.Parameter(noise("parameter", 0))
+            return (
+                nn.Parameter(fitted(self._tensors(args)[0]).detach().clone())
+                if self._tensors(args)
+                else nn.Parameter(noise("parameter", 0))
+            )
         if name in ("torch.nn.Module", "torch.nn.Identity"):
             return self.layer(name, args)
         if name.startswith("torch.nn.") and last[:1].isupper():
@@ -1654,7 +1783,9 @@ class TorchWorld:
         self.models[label] = made
         return made
 
-    def loss_object(self, last: str, settings: dict[str, object], args: list[object], keywords: dict[str, object]) -> Any:
+    def loss_object(
+        self, last: str, settings: dict[str, object], args: list[object], keywords: dict[str, object]
+    ) -> Any:
         return self.functional(f"torch.nn.functional.{_snake(last)}", args, {})
 
     def functional(self, name: str, args: list[object], keywords: dict[str, object]) -> Any:
@@ -1681,12 +1812,29 @@ class TorchWorld:
             if isinstance(given, Tensor) and given.requires_grad and self.ledger.backwards + 1 >= self.run.bad_loss_at:
                 self.ledger.bad_loss_seen = True
                 return torch.tensor(last != "isfinite")
-        if last == "binary_cross_entropy" and self.regions and self.regions[-1].enabled and self.regions[-1].device == "cuda":
+        if (
+            last == "binary_cross_entropy"
+            and self.regions
+            and self.regions[-1].enabled
+            and self.regions[-1].device == "cuda"
+        ):
             self.ledger.note("bce")
         for value in [*values, *named.values()]:
-            if isinstance(value, int) and abs(value) > 10_000 or isinstance(value, tuple | list) and _product(value) > 10_000:
+            if (
+                isinstance(value, int)
+                and abs(value) > 10_000
+                or isinstance(value, tuple | list)
+                and _product(value) > 10_000
+            ):
                 return self.mixed(name, args, keywords)
-        if len(values) >= 2 and REDUCING.search(last) and isinstance(values[0], Tensor) and isinstance(values[1], Tensor):
+        if last == "where" and len(values) == 3 and isinstance(values[0], Tensor) and values[0].dtype != torch.bool:
+            values[0] = values[0] > 0
+        if (
+            len(values) >= 2
+            and REDUCING.search(last)
+            and isinstance(values[0], Tensor)
+            and isinstance(values[1], Tensor)
+        ):
             if values[0].shape != values[1].shape:
                 values[:2] = [fitted(values[0]), fitted(values[1])]
         try:
@@ -1725,7 +1873,13 @@ class TorchWorld:
         values: list[Any] = []
         for value in args[1:]:
             actual = self.actual(value)
-            values.append(self.number(actual) if isinstance(actual, Unknown) else float(actual) if isinstance(actual, Tensor) and actual.numel() == 1 and last != "clip_grads_with_norm_" else actual)
+            values.append(
+                self.number(actual)
+                if isinstance(actual, Unknown)
+                else float(actual)
+                if isinstance(actual, Tensor) and actual.numel() == 1 and last != "clip_grads_with_norm_"
+                else actual
+            )
         named: dict[str, Any] = {}
         for key, value in keywords.items():
             if key not in ("parameters", "tensors"):
@@ -1752,7 +1906,8 @@ class TorchWorld:
         ins = [self.tensor(i) if isinstance(i, Unknown) else i for i in ins]
         total = sum((o.float().sum() for o in outs if isinstance(o, Tensor)), torch.zeros(()))
         create = self.truth(keywords.get("create_graph", False), None)
-        self.ledger.note("grad", autocast=torch.is_autocast_enabled("cpu"))
+        if not create:
+            self.ledger.note("grad", autocast=torch.is_autocast_enabled("cpu"))
         targets = [i for i in ins if isinstance(i, Tensor)]
         if not total.requires_grad or not targets or not all(t.requires_grad for t in targets):
             raise Unsupported("a gradient with respect to something without a graph")
@@ -1764,9 +1919,16 @@ class TorchWorld:
     def save(self, args: list[object], keywords: dict[str, object]) -> None:
         content = args[0] if args else keywords.get("obj")
         where = args[1] if len(args) > 1 else keywords.get("f")
+        for scaler in scalers_in(content):
+            self.guarded(scaler.__getstate__)
         live = [(s.get_scale(), getattr(s, "_init_scale", 0.0)) for s in self.scalers if getattr(s, "wanted", True)]
         self.saved.append((content, where if isinstance(where, str) else None, self.path, self.line))
-        self.ledger.note("save", kinds=sorted(kinds_in(content)), live=live, skipped=sum(1 for s in self.ledger.steps if s.gradients is None))
+        self.ledger.note(
+            "save",
+            kinds=sorted(kinds_in(content)),
+            live=live,
+            skipped=sum(1 for s in self.ledger.steps if s.gradients is None),
+        )
 
     def load(self, args: list[object]) -> object:
         return self.saved[-1][0] if self.saved else Unknown("checkpoint")
@@ -1777,7 +1939,9 @@ class TorchWorld:
             self.states.append((path, getattr(node, "lineno", 0), kinds))
             live = [(s.get_scale(), getattr(s, "_init_scale", 0.0)) for s in self.scalers if getattr(s, "wanted", True)]
             first = getattr(node, "lineno", 0)
-            self.ledger.note("dict", kinds=sorted(kinds), live=live, first=first, last=getattr(node, "end_lineno", first))
+            self.ledger.note(
+                "dict", kinds=sorted(kinds), live=live, first=first, last=getattr(node, "end_lineno", first)
+            )
 
     # -------------------------------------------------------------- builtins
 
@@ -1894,12 +2058,19 @@ class TorchWorld:
     def builtin_sum(self, values: object, start: object = 0) -> object:
         total: object = start
         for item in self.iterate(values):
-            total = item if isinstance(total, int) and total == 0 and isinstance(item, Unknown) else self.binary(ast.Add(), total, item)
+            total = (
+                item
+                if isinstance(total, int) and total == 0 and isinstance(item, Unknown)
+                else self.binary(ast.Add(), total, item)
+            )
         return total
 
     def _extreme(self, pick: Callable[..., Any], values: tuple[object, ...], keywords: dict[str, object]) -> object:
         items = list(self.iterate(values[0])) if len(values) == 1 else list(values)
-        numbers = [self.number(i) if isinstance(i, Unknown) else float(i) if isinstance(i, Tensor) and i.numel() == 1 else i for i in items]
+        numbers = [
+            self.number(i) if isinstance(i, Unknown) else float(i) if isinstance(i, Tensor) and i.numel() == 1 else i
+            for i in items
+        ]
         plain = [n for n in numbers if isinstance(n, int | float)]
         if not plain:
             return keywords.get("default", items[0] if items else Unknown("max"))
@@ -1963,7 +2134,15 @@ class TorchWorld:
     def builtin_isinstance(self, value: object, kinds: object) -> bool:
         wanted = kinds if isinstance(kinds, tuple) else (kinds,)
         actual = value.bound if isinstance(value, Unknown) and value.bound is not None else value
-        table: dict[str, Any] = {"tuple": tuple, "list": list, "dict": dict, "int": int, "float": float, "str": str, "bool": bool}
+        table: dict[str, Any] = {
+            "tuple": tuple,
+            "list": list,
+            "dict": dict,
+            "int": int,
+            "float": float,
+            "str": str,
+            "bool": bool,
+        }
         for kind in wanted:
             if isinstance(kind, UserClass) and isinstance(actual, Instance):
                 if actual.cls is kind or kind in actual.cls.bases:
@@ -2090,8 +2269,15 @@ class TorchWorld:
 
     def _math(self, last: str, args: list[object]) -> object:
         function = getattr(math, last, None)
-        values = [float(a) if isinstance(a, Tensor) and a.numel() == 1 else self.number(a) if isinstance(a, Unknown) else a for a in args]
-        if not callable(function) or not all(isinstance(v, int | float) for v in values) or last in ("factorial", "comb", "perm"):
+        values = [
+            float(a) if isinstance(a, Tensor) and a.numel() == 1 else self.number(a) if isinstance(a, Unknown) else a
+            for a in args
+        ]
+        if (
+            not callable(function)
+            or not all(isinstance(v, int | float) for v in values)
+            or last in ("factorial", "comb", "perm")
+        ):
             return Unknown(last)
         return self.guarded(lambda: function(*values))
 
@@ -2111,7 +2297,9 @@ class TorchWorld:
             value = self._sequence(args[0]) if isinstance(args[0], Unknown) else args[0]
             return value.endless() if isinstance(value, Loader) else itertools.cycle(self.iterate(value))
         if last == "islice" and args:
-            numbers = [a if isinstance(a, int) else self.number(a) if isinstance(a, Unknown) else None for a in args[1:]]
+            numbers = [
+                a if isinstance(a, int) else self.number(a) if isinstance(a, Unknown) else None for a in args[1:]
+            ]
             return itertools.islice(self.iterate(args[0]), *[int(n) if n is not None else None for n in numbers])
         if last in ("product", "zip_longest"):
             return list(itertools.islice(itertools.product(*(list(self.iterate(a)) for a in args)), 100))
@@ -2233,7 +2421,8 @@ class Plan:
         """Give every network to the optimizer whose name is nearest; nobody stays without."""
         out: dict[str, list[str]] = {name: [] for name in optimizers}
         pairs = sorted(
-            ((_affinity(o, m), -i, -j, o, m) for i, o in enumerate(optimizers) for j, m in enumerate(models)), reverse=True
+            ((_affinity(o, m), -i, -j, o, m) for i, o in enumerate(optimizers) for j, m in enumerate(models)),
+            reverse=True,
         )
         taken: set[str] = set()
         for score, _, _, o, m in pairs:
@@ -2301,7 +2490,20 @@ def _affinity(a: str, b: str) -> int:
 def _words(label: str) -> set[str]:
     spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", label.rsplit(".", 1)[-1])
     words = {w.lower() for w in re.findall(r"[A-Za-z]+", spaced)}
-    return words - {"opt", "optim", "optimizer", "optimizers", "optimiser", "net", "model", "models", "loss", "self", "scaler", "the"}
+    return words - {
+        "opt",
+        "optim",
+        "optimizer",
+        "optimizers",
+        "optimiser",
+        "net",
+        "model",
+        "models",
+        "loss",
+        "self",
+        "scaler",
+        "the",
+    }
 
 
 class Loader:
@@ -2320,6 +2522,7 @@ class Loader:
         return Unknown(f"{self.label}.batch", self.ticks, data=True)
 
     def fresh(self) -> Iterator[object]:
+        self.world.passes += 1
         for _ in range(self.world.plan.length):
             yield self._batch()
 
@@ -2380,7 +2583,9 @@ class Parser:
         if keywords.get("action") in ("store_true", "store_false"):
             given = self.world.plan.flag(name)
             default = keywords["action"] == "store_false"
-            value = given if given is not None else (True if AMP_FLAG.search(name) and not OFF.search(name) else default)
+            value = (
+                given if given is not None else (True if AMP_FLAG.search(name) and not OFF.search(name) else default)
+            )
             if value != default:
                 self.world.assume(f"args.{name} is {'true' if value else 'false'}")
         elif "default" in keywords and keywords["default"] is not None:
@@ -2421,10 +2626,23 @@ def kinds_in(value: object, depth: int = 0) -> set[str]:
     if isinstance(value, Instance):
         return set().union(*(kinds_in(v, depth + 1) for v in value.attrs.values())) if value.attrs else set()
     if isinstance(value, Unknown):
-        return kinds_in(value.bound, depth + 1) if value.bound is not None else kinds_in(
-            {k: v for k, v in value.attrs.items() if not isinstance(v, Unknown)}, depth + 1
+        return (
+            kinds_in(value.bound, depth + 1)
+            if value.bound is not None
+            else kinds_in({k: v for k, v in value.attrs.items() if not isinstance(v, Unknown)}, depth + 1)
         )
     return set()
+
+
+def scalers_in(value: object) -> list[Scaler]:
+    """Scaler objects (not their states) that an object to be saved holds, and that pickle would ask for theirs."""
+    if isinstance(value, Scaler):
+        return [value]
+    if isinstance(value, dict):
+        return [s for v in value.values() for s in scalers_in(v)]
+    if isinstance(value, list | tuple):
+        return [s for v in value for s in scalers_in(v)]
+    return []
 
 
 def _flat(values: object) -> Iterator[object]:
