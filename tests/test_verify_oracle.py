@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from verify_programs import FAULTY, HERE, RIGHT, SCALED, STEP, UPDATE, line_of, loop
 
 from amplint.verify import verify_text
 from amplint.verify.host import Worker
-from verify_programs import FAULTY, HERE, RIGHT, SCALED, STEP, UPDATE, line_of, loop
 
 pytest.importorskip("torch")
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from verify_programs import HERE, SCALED, STEP, UPDATE, line_of, loop
 
 from amplint.verify import host, sandbox, verify_text
 from amplint.verify.host import Worker
-from verify_programs import HERE, SCALED, STEP, UPDATE, line_of, loop
 
 pytest.importorskip("torch")
 

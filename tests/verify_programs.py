@@ -266,7 +266,7 @@ RIGHT: dict[str, tuple[str, str]] = {
             STEP,
             UPDATE,
         ),
-    ),  # fmt: skip
+    ),
     "region per iteration": ("AMP102", loop(SCALED, STEP + HERE, UPDATE)),
     "backward outside": ("AMP101", loop(SCALED + HERE, STEP, UPDATE)),
     "one flag, three ifs": (
@@ -361,5 +361,5 @@ RIGHT: dict[str, tuple[str, str]] = {
             "if scaler.get_scale() >= before:",
             "    scheduler.step()" + HERE,
         ).replace("ceiling=1.0", "scheduler"),
-    ),  # fmt: skip
+    ),
 }

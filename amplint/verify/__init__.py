@@ -223,7 +223,7 @@ def _header_end(text: str, first: int) -> int:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(node, ast.stmt) and node.lineno == first and isinstance(body, list) and body:
-            return max(first, body[0].lineno - 1)
+            return max(first, int(body[0].lineno) - 1)
     return 10**9
 
 

@@ -164,9 +164,9 @@ def half_values(case: Case) -> Judgement | None:
         half = any(p.dtype == torch.float16 for o in seen.world.optimizers.values() for p in o.parameters())
         if half and "Adam" in "\n".join(case.replay.texts):
             return Judgement("confirmed", "the weights are fp16, where the optimizer's eps of 1e-8 is 0", run.name)
-    if rule == "AMP403" and "inf" not in "\n".join(case.replay.texts):
-        if any(case.is_flagged(path, line) for path, line in seen.world.infinite):
-            return Judgement("confirmed", "the constant becomes inf in an fp16 tensor, without an exception", run.name)
+    infinite = any(case.is_flagged(path, line) for path, line in seen.world.infinite)
+    if rule == "AMP403" and infinite and "inf" not in "\n".join(case.replay.texts):
+        return Judgement("confirmed", "the constant becomes inf in an fp16 tensor, without an exception", run.name)
     if rule == "AMP406" and case.halves(seen):
         return Judgement("inconclusive", reason="needs cuda: the operator accepts 16-bit tensors on the CPU")
     return _unseen(case, seen)
@@ -263,7 +263,8 @@ def recreated(case: Case) -> Judgement | None:
     if seen.steps_taken < once.steps_taken:
         return Judgement(
             "confirmed",
-            f"{seen.steps_taken} of {total} steps taken with {len(seen.world.scalers)} scalers, {once.steps_taken} with one",
+            f"{seen.steps_taken} of {total} steps taken with {len(seen.world.scalers)} scalers, "
+            f"{once.steps_taken} with one",
             HALF.name,
         )
     return by_gradients(case)
@@ -386,7 +387,8 @@ def half_average(case: Case) -> Judgement | None:
     lost = float(torch.tensor(1.0).half() * 0.999 + torch.tensor(1.1).half() * 0.001)
     return Judgement(
         "confirmed",
-        f"{len(seen.world.moves)} updates of 16-bit averages, {still} without any change; 0.999 * 1 + 0.001 * 1.1 is {lost:.6g} in fp16",
+        f"{len(seen.world.moves)} updates of 16-bit averages, {still} without any change; "
+        f"0.999 * 1 + 0.001 * 1.1 is {lost:.6g} in fp16",
         run.name,
     )
 

@@ -10,7 +10,24 @@ from typing import Any
 from amplint.verify.replay import Replay
 
 #: modules of this package that a kept replay carries along, in the order of their imports
-RUNTIME = ("machine", "standins", "replay", "world", "stage", "oracle", "cuda_facts", "comparisons")
+RUNTIME = (
+    "machine",
+    "standins",
+    "replay",
+    "guesses",
+    "plan",
+    "props",
+    "surroundings",
+    "operations",
+    "members",
+    "torchlib",
+    "pylib",
+    "world",
+    "stage",
+    "oracle",
+    "cuda_facts",
+    "comparisons",
+)
 
 
 def file_name(rule: str, path: str, line: int) -> str:
@@ -21,7 +38,7 @@ def file_name(rule: str, path: str, line: int) -> str:
 
 def kept_replay(replay: Replay, judgement: dict[str, Any]) -> str:
     """The text of the file: the user's statements with their line numbers, then the runtime."""
-    path, first, last = replay.flagged[0]
+    path, first, _last = replay.flagged[0]
     seen = [
         judgement.get("status", ""),
         judgement.get("variant", ""),

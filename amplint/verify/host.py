@@ -105,7 +105,8 @@ class Worker:
         """The judgement on one replay. A worker that hangs or dies is replaced for the next one."""
         if self._process is None or self._process.poll() is not None:
             self.start()
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"seconds": self.seconds, **request}) + "\n")
             self._process.stdin.flush()

@@ -383,19 +383,42 @@ def bounded_binary(op: ast.operator, left: Any, right: Any) -> object:
 
 
 #: methods of plain containers that stay inside the interpreter
-LIST_METHODS = set(
-    """
-    append extend insert pop remove index count reverse clear copy appendleft popleft
-    """.split()
-)
+LIST_METHODS = {
+    "append",
+    "extend",
+    "insert",
+    "pop",
+    "remove",
+    "index",
+    "count",
+    "reverse",
+    "clear",
+    "copy",
+    "appendleft",
+    "popleft",
+}
 DICT_METHODS = {"get", "items", "keys", "values", "pop", "update", "setdefault", "copy", "clear"}
 SET_METHODS = {"add", "discard", "remove", "update", "union", "copy", "clear"}
-STR_METHODS = set(
-    """
-    lower upper startswith endswith split strip lstrip rstrip replace title capitalize partition rpartition find
-    isdigit splitlines removeprefix removesuffix
-    """.split()
-)
+STR_METHODS = {
+    "lower",
+    "upper",
+    "startswith",
+    "endswith",
+    "split",
+    "strip",
+    "lstrip",
+    "rstrip",
+    "replace",
+    "title",
+    "capitalize",
+    "partition",
+    "rpartition",
+    "find",
+    "isdigit",
+    "splitlines",
+    "removeprefix",
+    "removesuffix",
+}
 
 
 def container_method(value: object, name: str) -> Callable[..., object] | None:

@@ -181,7 +181,7 @@ class Case:
                 backward_outside=False,
                 single=False,
                 empty_state=False,
-            )  # fmt: skip
+            )
         )
 
     def way(self) -> str:

@@ -24,12 +24,31 @@ STATIC: dict[str, str] = {
     "AMP902": "an unreadable file",
 }
 #: a method of one of these names says nothing about the class it belongs to
-COMMON = set(
-    """
-    step update train eval backward zero_grad save load state_dict load_state_dict forward get add append clip run
-    to cuda scale close log reset items
-    """.split()
-)
+COMMON = {
+    "step",
+    "update",
+    "train",
+    "eval",
+    "backward",
+    "zero_grad",
+    "save",
+    "load",
+    "state_dict",
+    "load_state_dict",
+    "forward",
+    "get",
+    "add",
+    "append",
+    "clip",
+    "run",
+    "to",
+    "cuda",
+    "scale",
+    "close",
+    "log",
+    "reset",
+    "items",
+}
 EVENT = re.compile(
     r"\.unscale_\(|\.backward\(|clip_grad|\.update\(|\.step\(|zero_grad|autocast|GradScaler|\.scale\(|torch\.save|\.half\("
 )
@@ -483,11 +502,11 @@ def _class_driver(
             for d in member.node.decorator_list
         ):
             continue
-        if member.key == unit.key and not (callers[member.key] & own):
-            roots.append(member)
-        elif member.key in events and not (callers[member.key] & own):
-            roots.append(member)
-        elif re.search(r"\.state_dict\(|torch\.save", ast.unparse(member.node)) and not (callers[member.key] & own):
+        if (
+            (member.key == unit.key and not (callers[member.key] & own))
+            or (member.key in events and not (callers[member.key] & own))
+            or (re.search(r"\.state_dict\(|torch\.save", ast.unparse(member.node)) and not (callers[member.key] & own))
+        ):
             roots.append(member)
     if not roots:
         roots = [unit]
@@ -562,7 +581,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _first_line(node: Any) -> int:
-    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+    return min([int(node.lineno), *(int(d.lineno) for d in getattr(node, "decorator_list", []))])
 
 
 def _blanked(text: str, tree: ast.Module, needed: set[tuple[int, int]]) -> str:

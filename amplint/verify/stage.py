@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from amplint.verify.guesses import AMP_FLAG, MODEL, OFF, SCALER
 from amplint.verify.machine import (
     BudgetSpent,
     EnoughSeen,
     Function,
+    GeneratorCall,
     Instance,
     Machine,
     Scope,
@@ -23,9 +25,10 @@ from amplint.verify.machine import (
     UserError,
     Wrapped,
 )
+from amplint.verify.plan import Plan
 from amplint.verify.replay import GRADIENT_EVENT, Driver, Replay
 from amplint.verify.standins import Ledger, Run
-from amplint.verify.world import AMP_FLAG, OFF, SCALER, Plan, TorchWorld
+from amplint.verify.world import TorchWorld
 
 BUDGET = 60_000
 
@@ -243,8 +246,8 @@ class _Drive:
                 raise Unsupported("a driver that is not a plain function")
         args, keywords = self.arguments(plain, i, skip)
         result = self.machine.call(function, args, keywords)
-        if type(result).__name__ == "GeneratorCall":
-            self.machine.run_generator(result, lambda item: None)  # type: ignore[arg-type]
+        if isinstance(result, GeneratorCall):
+            self.machine.run_generator(result, lambda item: None)
 
     def arguments(self, function: Function, i: int, skip: int = 0) -> tuple[list[object], dict[str, object]]:
         """Stand-ins for the parameters: defaults where they are numbers or texts, AMP flags on."""
@@ -304,9 +307,8 @@ class _Drive:
             if isinstance(found, UserClass):
                 return found
         for value in scope.globals_.names.values():
-            if isinstance(value, UserClass) and len(arg.arg) > 4:
-                if re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", value.name).strip("_").lower() == arg.arg.lower():
-                    return value
+            if isinstance(value, UserClass) and len(arg.arg) > 4 and _snake_case(value.name) == arg.arg.lower():
+                return value
         return None
 
     def _instance_of(self, cls: UserClass) -> object:
@@ -324,6 +326,10 @@ class _Drive:
         return made
 
 
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
+
+
 def _has_bound(unknown: Unknown) -> bool:
     return any(isinstance(v, Unknown) and (v.bound is not None or _has_bound(v)) for v in unknown.attrs.values())
 
@@ -337,8 +343,6 @@ _LASTING = re.compile(
 
 def _fresh(name: str) -> bool:
     """Whether a parameter of that name is data, new in every call."""
-    from amplint.verify.world import MODEL
-
     return (
         not _LASTING.search(name)
         and (not MODEL.search(name) or name in ("item", "value", "query"))

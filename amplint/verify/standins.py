@@ -192,7 +192,7 @@ class Model(nn.Module):
             return out.half().to(out.dtype) if run.half_grads else out
 
         if run.gain != 1.0 or run.half_grads:
-            parameter.register_hook(hook)
+            parameter.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def part(self, name: str) -> Model:
         if name not in self.parts:
@@ -387,8 +387,16 @@ class Scaler(torch.amp.GradScaler):
         skipped = len(ledger.steps) > before and ledger.steps[-1].gradients is None
         if ledger.auto_update and self not in ledger.pending_update:
             ledger.pending_update.append(self)
-        ledger.note("scaler.step", scaler=self.label, optimizer=self_label, skipped=skipped, scale=self.get_scale(),
-                    owner=id(self), weights=[id(p) for g in getattr(optimizer, "param_groups", []) for p in g["params"]])  # fmt: skip
+        weights = [id(p) for g in getattr(optimizer, "param_groups", []) for p in g["params"]]
+        ledger.note(
+            "scaler.step",
+            scaler=self.label,
+            optimizer=self_label,
+            skipped=skipped,
+            scale=self.get_scale(),
+            owner=id(self),
+            weights=weights,
+        )
         return result
 
     def update(self, new_scale: Any = None) -> None:
@@ -443,7 +451,7 @@ class Region:
 
     def __enter__(self) -> Region:
         self.ledger.note("region", enabled=self.enabled, dtype=str(self.dtype), place=self.place)
-        self.real.__enter__()
+        self.real.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,0 +1,720 @@
+"""Calls, methods and attributes of stand-ins and of unknown objects."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from amplint.verify.guesses import (
+    INTEGER,
+    LIMIT,
+    LOSS,
+    MODEL,
+    MODEL_METHODS,
+    OPTIMIZER,
+    PASS_THROUGH,
+    SCALER,
+    SCALER_METHODS,
+    SCHEDULER,
+    TENSOR_DENIED,
+)
+from amplint.verify.machine import (
+    CONTAINERS,
+    MAX_ITEMS,
+    PLAIN,
+    Bound,
+    BudgetSpent,
+    Dotted,
+    EnoughSeen,
+    Function,
+    Instance,
+    ModuleValue,
+    Native,
+    Partial,
+    Property,
+    Super,
+    Unknown,
+    Unsupported,
+    UserClass,
+    UserError,
+    Wrapped,
+    container_method,
+)
+from amplint.verify.operations import (
+    Operations,
+)
+from amplint.verify.props import (
+    Loader,
+    Namespace,
+    Parser,
+    Stack,
+)
+from amplint.verify.standins import (
+    SIZE,
+    DuckOptimizer,
+    Model,
+    Optimizer,
+    Region,
+    Scaler,
+    Scheduler,
+    State,
+    mixture,
+    raised_by_amp,
+)
+
+
+class Members(Operations):
+    """Calls, methods and attributes."""
+
+    # ---------------------------------------------------------- construction
+
+    def construct(self, cls: UserClass, instance: Instance, args: list[object], keywords: dict[str, object]) -> None:
+        base = cls.library_base() or ""
+        if base.startswith("torch.optim"):
+            given = args[0] if args else keywords.get("params")
+            made = self.optimizer(cls.name, given, keywords)
+            step = instance.cls.find("step")
+            if isinstance(step, Function):
+                bound = Bound(step, instance)
+                made.user_step = lambda *rest: self.machine.call(bound, list(rest), {})
+            instance.native = made
+        elif base.endswith("GradScaler"):
+            instance.native = self.scaler(cls.name, self._scaler_settings(base, args, keywords))
+
+    def _scaler_settings(self, name: str, args: list[object], keywords: dict[str, object]) -> dict[str, object]:
+        names = ["device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"]
+        if ".cuda.amp" in name or ".cpu.amp" in name:
+            names = names[1:]
+        settings = dict(zip(names, args, strict=False))
+        settings.update(keywords)
+        return settings
+
+    def make_scaler(self, name: str, args: list[object], keywords: dict[str, object]) -> Scaler:
+        settings = self._scaler_settings(name, args, keywords)
+        if not any(isinstance(v, Unknown) for v in settings.values()):
+            real: Any = torch.cuda.amp.GradScaler if ".cuda.amp" in name else torch.amp.GradScaler
+            probe = self.guarded(lambda: real(*args, **keywords))
+            self.ledger.note(
+                "constructed",
+                device=str(getattr(probe, "_device", "")),
+                scale=settings.get("init_scale", 65536.0),
+                args=[a for a in args if isinstance(a, PLAIN)],
+            )
+        label = f"scaler in line {self.line}"
+        return self.scaler(label, settings)
+
+    def make_region(self, name: str, args: list[object], keywords: dict[str, object]) -> Region:
+        legacy = ".cuda.amp" in name or ".cpu.amp" in name
+        names = (
+            ["enabled", "dtype", "cache_enabled"] if legacy else ["device_type", "dtype", "enabled", "cache_enabled"]
+        )
+        settings = dict(zip(names, args, strict=False))
+        settings.update(keywords)
+        device: object = ("cpu" if ".cpu.amp" in name else "cuda") if legacy else settings.get("device_type", "cuda")
+        dtype = settings.get("dtype")
+        if not legacy and isinstance(device, (*PLAIN, torch.device)) and not isinstance(dtype, Unknown):
+            probe_settings = {k: v for k, v in settings.items() if not isinstance(v, Unknown)}
+            if isinstance(dtype, bool):
+                raise UserError(
+                    TypeError("the dtype of an autocast region must be a torch.dtype, not bool"), self.path, 0, True
+                )
+            real: Any = torch.amp.autocast
+            self.guarded(lambda: real(**probe_settings))
+        text = device if isinstance(device, str) else "cuda"
+        enabled = settings.get("enabled", True)
+        cache = settings.get("cache_enabled")
+        self.unentered.append((self.path, self.line))
+        return Region(
+            self.ledger,
+            "cpu" if text.startswith("cpu") else "cuda",
+            dtype if isinstance(dtype, torch.dtype) else None,
+            self.truth(enabled, None),
+            cache if isinstance(cache, bool) else None,
+        )
+
+    # --------------------------------------------------------------- calling
+
+    def call(self, function: object, args: list[object], keywords: dict[str, object]) -> object:
+        if isinstance(function, Dotted):
+            return self.call_library(function.name, args, keywords)
+        if isinstance(function, Region):
+            return Wrapped(args[0], function) if args else function
+        if isinstance(function, torch.no_grad | torch.enable_grad | torch.inference_mode | torch.set_grad_enabled):
+            return Wrapped(args[0], function) if args else function
+        if isinstance(function, Unknown):
+            return self.call_unknown(function, args, keywords)
+        if isinstance(function, Instance):
+            native = self.native(function)
+            forward = function.cls.find("forward")
+            if isinstance(native, nn.Module):
+                if isinstance(forward, Function | Wrapped) and self.plan.interesting(function.cls):
+                    return self.machine.call(Bound(forward, function), args, keywords)
+                return self.call_model(native, args, keywords)
+            if forward is not None:
+                return self.machine.call(Bound(forward, function), args, keywords)
+            return self.mixed(function.cls.name, args, keywords)
+        if isinstance(function, Model):
+            return self.call_model(function, args, keywords)
+        if isinstance(function, nn.Module):
+            return self.tensor_operation("module", function, args)
+        if isinstance(function, torch.dtype):
+            return Unknown("dtype()")
+        if isinstance(function, Property | Super | ModuleValue):
+            return Unknown("result")
+        if function is None or isinstance(function, (PLAIN, CONTAINERS)):
+            raise self.fail(TypeError(f"'{type(function).__name__}' object is not callable"))
+        if isinstance(function, Optimizer | Scaler | Scheduler | Tensor):
+            raise self.fail(TypeError(f"'{type(function).__name__}' object is not callable"))
+        raise Unsupported(f"a call of {type(function).__name__}")
+
+    def call_model(self, model: nn.Module, args: list[object], keywords: dict[str, object]) -> Any:
+        inputs = self._tensors([*args, *(v for v in keywords.values())])
+        self.see_halves(list(inputs))
+        return self.guarded(lambda: model(*inputs))
+
+    def call_unknown(self, unknown: Unknown, args: list[object], keywords: dict[str, object]) -> object:
+        bound = unknown.bound or self.roles.get(unknown.label)
+        if isinstance(bound, Model):
+            return self.call_model(bound, args, keywords)
+        values = [*args, *keywords.values()]
+        self.observe(values)
+        name = unknown.name
+        for value in values:
+            actual = self.actual(value) if not isinstance(value, Unknown) or value.bound is not None else value
+            if isinstance(actual, Scaler | Optimizer | DuckOptimizer):
+                self.outside.append(unknown.label)
+                self.assume(f"{unknown.label}() leaves the scaler and the optimizer alone")
+        if PASS_THROUGH.search(name) and args:
+            return args[0] if len(args) == 1 or not all(isinstance(a, Unknown) for a in args) else tuple(args)
+        tensors = self._tensors(values)
+        loss_like = bool(LOSS.search(name))
+        if MODEL.search(name) and not loss_like and name != "model_fn":
+            return self.call_model(self.bind(unknown, "model"), args, keywords)
+        if tensors:
+            grads = any(t.requires_grad for t in tensors)
+            if not grads and not loss_like and self.plan.used_as_model(name):
+                return self.call_model(self.bind(unknown, "model"), args, keywords)
+            if loss_like and len(tensors) >= 2 and tensors[0].shape == tensors[1].shape:
+                return self._checked(name, nn.functional.mse_loss(tensors[0].float(), tensors[1].float()), [], {})
+            return mixture(name, tensors, scalar=loss_like)
+        if loss_like:
+            return Unknown(f"{unknown.label}()", self.ledger.backwards, data=True)
+        if re.search(r"build|make|create|get|init", name) and (
+            MODEL.search(name) or OPTIMIZER.search(name) or SCALER.search(name)
+        ):
+            return Unknown(re.sub(r"^_?(build|make|create|get|init)_?", "", name) or name)
+        return Unknown(f"{unknown.label}()", self.ledger.backwards)
+
+    def method(self, value: object, name: str, args: list[object], keywords: dict[str, object]) -> object:
+        if name.startswith("__") and name not in ("__init__", "__call__", "__enter__", "__exit__", "__len__"):
+            return Unknown(name)
+        if isinstance(value, Unknown):
+            return self.unknown_method(value, name, args, keywords)
+        if isinstance(value, Instance):
+            return self._instance_method(value, name, args, keywords)
+        if isinstance(value, Tensor):
+            return self.tensor_method(value, name, args, keywords)
+        if isinstance(value, Scaler):
+            return self.scaler_method(value, name, args, keywords)
+        if isinstance(value, Optimizer | DuckOptimizer):
+            return self.optimizer_method(value, name, args, keywords)
+        if isinstance(value, nn.Module):
+            return self.model_method(value, name, args, keywords)
+        if isinstance(value, Scheduler):
+            if name in ("step", "state_dict", "load_state_dict"):
+                return getattr(value, name)(*args[:1] if name == "load_state_dict" else ())
+            return [0.1] if name.startswith("get") else Unknown(name)
+        if isinstance(value, Parser):
+            return value.call(name, args, keywords)
+        if isinstance(value, Stack):
+            if name == "enter_context" and args:
+                entered = self.enter(args[0])
+                value.entered.append(args[0])
+                return entered
+            return None
+        if isinstance(value, Loader):
+            return len(value) if name == "__len__" else Unknown(name)
+        if value is None:
+            raise self.fail(AttributeError(f"'NoneType' object has no attribute '{name}'"))
+        if isinstance(value, Function | Bound | Native | Wrapped | Partial):
+            if name == "__call__":
+                return self.machine.call(value, args, keywords)
+            raise self.fail(AttributeError(f"'function' object has no attribute '{name}'"))
+        found = container_method(value, name)
+        if found is not None:
+            self.observe(args)
+            if len(args) == 1 and isinstance(args[0], list | tuple) and len(args[0]) > MAX_ITEMS:
+                raise BudgetSpent
+            return self.guarded(lambda: found(*args, **keywords))
+        if isinstance(value, (torch.device | torch.dtype, PLAIN)):
+            return Unknown(name)
+        if isinstance(value, Region):
+            if name == "__enter__":
+                return self.enter(value)
+            self.leave(value)
+            return None
+        return Unknown(name)
+
+    def _instance_method(self, value: Instance, name: str, args: list[object], keywords: dict[str, object]) -> object:
+        native = self.native(value)
+        if native is not None:
+            if isinstance(native, nn.Module) and name in MODEL_METHODS | {"to", "cuda", "eval", "cpu", "float", "type"}:
+                result = self.model_method(native, name, args, keywords)
+                return value if result is native else result
+            return self.method(native, name, args, keywords)
+        found = self.attribute(value, name)
+        if isinstance(found, Unknown):
+            return self.call_unknown(found, args, keywords)
+        return self.machine.call(found, args, keywords)
+
+    def unknown_method(self, value: Unknown, name: str, args: list[object], keywords: dict[str, object]) -> object:
+        if value.bound is None and value.label in self.roles:
+            value.bound = self.roles[value.label]
+        if value.bound is not None:
+            return self.method(value.bound, name, args, keywords)
+        if name == "from_pretrained":
+            if not MODEL.search(value.name):
+                return Unknown(re.sub(r"^Auto", "", value.name).lower())
+            made = self.model(value.name)
+            return self.model_method(made, "to", [v for v in keywords.values() if isinstance(v, torch.dtype)], {})
+        own = value.attrs.get(name)
+        if own is not None and not isinstance(own, Unknown):
+            return self.machine.call(own, args, keywords)
+        label = value.name
+        if name in ("unscale_", "get_scale") or (name in SCALER_METHODS and SCALER.search(label)):
+            return self.method(self.bind(value, "scaler"), name, args, keywords)
+        if name == "zero_grad":
+            role = "model" if MODEL.search(label) and not OPTIMIZER.search(label) else "optimizer"
+            return self.method(self.bind(value, role), name, args, keywords)
+        if name in ("step", "state_dict", "load_state_dict") and SCHEDULER.search(label):
+            return self.method(self.bind(value, "scheduler"), name, args, keywords)
+        if name in ("step", "state_dict", "load_state_dict") and OPTIMIZER.search(label):
+            return self.method(self.bind(value, "optimizer"), name, args, keywords)
+        if name == "backward" and (value.data or LOSS.search(label)) and not args:
+            self.backward([value], keywords)
+            return None
+        if name in ("parameters", "named_parameters", "modules", "named_modules"):
+            return self.method(self.bind(value, "model"), name, args, keywords)
+        if ((name in MODEL_METHODS and not value.data) or name in ("eval", "train")) and MODEL.search(label):
+            return self.method(self.bind(value, "model"), name, args, keywords)
+        if name in (
+            "to",
+            "cuda",
+            "cpu",
+            "half",
+            "bfloat16",
+            "float",
+            "type",
+            "eval",
+            "contiguous",
+            "clone",
+            "detach",
+            "copy",
+        ):
+            return self._moved(value, name, args, keywords)
+        if value.data and hasattr(Tensor, name):
+            return self.tensor_method(self.tensor(value), name, args, keywords)
+        if name in ("items", "values", "keys") and value.data:
+            child = value.child("values", f"{value.label}.values")
+            return [(("key"), child)] if name == "items" else [child] if name == "values" else ["key"]
+        if name in ("size", "dim", "numel") or name == "__len__":
+            return SIZE if args or name != "size" else (SIZE, SIZE)
+        if name == "get" and args:
+            if self.run.empty_state and isinstance(args[0], str) and re.search(r"scaler|amp", args[0], re.I):
+                return {}
+            return value.child(
+                args[0] if isinstance(args[0], PLAIN) else "get",
+                f"{value.label}.{args[0]}" if isinstance(args[0], str) else f"{value.label}.get",
+            )
+        if name == "item":
+            return self.number(value)
+        if name == "update" and any(isinstance(a, Unknown | Instance) for a in args):
+            return None
+        child = value.child(name, f"{value.label}.{name}")
+        return (
+            self.call_unknown(child, args, keywords)
+            if isinstance(child, Unknown)
+            else self.machine.call(child, args, keywords)
+        )
+
+    def _moved(self, value: Unknown, name: str, args: list[object], keywords: dict[str, object]) -> object:
+        dtypes = [a for a in [*args, *keywords.values()] if isinstance(a, torch.dtype)]
+        half = bool(dtypes) or name in ("half", "bfloat16") or (name == "type" and bool(args))
+        if half and (MODEL.search(value.name) or self.plan.used_as_model(value.name)) and not value.data:
+            return self.method(self.bind(value, "model"), name, args, keywords)
+        if half and value.data:
+            return self.tensor_method(self.tensor(value), name, args, keywords)
+        return value
+
+    # -------------------------------------------------- methods of stand-ins
+
+    def scaler_method(self, scaler: Scaler, name: str, args: list[object], keywords: dict[str, object]) -> Any:
+        if name not in SCALER_METHODS:
+            return Unknown(name)
+        if name == "scale":
+            given = args[0] if args else keywords.get("outputs")
+            if isinstance(given, list | tuple):
+                return [scaler.scale(self.loss(v)) for v in given]
+            return self.guarded(lambda: scaler.scale(self.loss(given)))
+        if name in ("step", "unscale_"):
+            values = [self._optimizer_like(a) if i == 0 else self.actual(a) for i, a in enumerate(args)]
+            named = {k: self._optimizer_like(v) if k == "optimizer" else self.actual(v) for k, v in keywords.items()}
+            result = self.guarded(lambda: getattr(scaler, name)(*values, **named))
+            if self.run.fail and name == "unscale_" and self.plan.in_try(self.path, self.line):
+                self.run_failures(scaler)
+            return result
+        if name == "update":
+            values = [self.actual(a) for a in args]
+            values = [self.number(v) if isinstance(v, Unknown) else v for v in values]
+            named = {k: self.number(v) if isinstance(v, Unknown) else v for k, v in keywords.items()}
+            return self.guarded(lambda: scaler.update(*values, **named))
+        if name == "load_state_dict":
+            state = args[0] if args else None
+            if isinstance(state, State) and state.what == "scaler":
+                return self.guarded(lambda: scaler.load_state_dict(state))
+            if isinstance(state, dict) and not state:
+                return self.guarded(lambda: scaler.load_state_dict(state))
+            self.ledger.note("load", what="scaler", owner=scaler.label)
+            return None
+        return self.guarded(lambda: getattr(scaler, name)(*args))
+
+    def run_failures(self, scaler: Scaler) -> None:
+        count = sum(1 for e in self.ledger.events if e.kind == "unscale_" and e.line == self.line)
+        if count == 2:
+            raise UserError(RuntimeError("a fault of something called here"), self.path, self.line)
+
+    def _optimizer_like(self, value: object) -> Any:
+        if isinstance(value, Unknown) and value.bound is None:
+            if SCHEDULER.search(value.name):
+                return self.bind(value, "scheduler")
+            if MODEL.search(value.name) and not OPTIMIZER.search(value.name):
+                return self.bind(value, "model")
+            return self.bind(value, "optimizer")
+        return self.actual(value)
+
+    def optimizer_method(self, optimizer: Any, name: str, args: list[object], keywords: dict[str, object]) -> Any:
+        if name == "zero_grad":
+            to_none = args[0] if args else keywords.get("set_to_none", True)
+            optimizer.zero_grad(to_none if isinstance(to_none, bool) else True)
+            return None
+        if name == "step":
+            values = [self.actual(a) for a in args] + [self.actual(v) for k, v in keywords.items() if k == "closure"]
+            return self.guarded(lambda: optimizer.step(*[v for v in values if callable(v)]))
+        if name in ("state_dict",):
+            return optimizer.state_dict()
+        if name == "load_state_dict":
+            return optimizer.load_state_dict(args[0] if args else None)
+        if name == "add_param_group":
+            return optimizer.add_param_group(args[0] if args else None)
+        if name in ("train", "eval"):
+            return None
+        return Unknown(name)
+
+    def model_method(self, model: Any, name: str, args: list[object], keywords: dict[str, object]) -> Any:
+        if name == "parameters":
+            recurse = keywords.get("recurse", args[0] if args else True)
+            return (
+                list(model.parameters(recurse=bool(recurse) if isinstance(recurse, bool) else True))
+                if recurse is not False
+                else (list(model.parameters()) if isinstance(model, nn.Linear) else [])
+            )
+        if name == "named_parameters":
+            return [(n, p) for n, p in model.named_parameters()]
+        if name in ("modules", "children"):
+            return [m for m in model.modules() if not isinstance(m, nn.ModuleList)]
+        if name in ("named_modules", "named_children"):
+            return [(n, m) for n, m in model.named_modules() if not isinstance(m, nn.ModuleList)]
+        if name == "state_dict":
+            return State("model", {n: p.detach().clone() for n, p in model.named_parameters()}, model)
+        if name == "load_state_dict":
+            self.ledger.note("load", what="model", owner=getattr(model, "label", "?"))
+            return None
+        if name == "zero_grad":
+            for parameter in model.parameters():
+                parameter.grad = None
+            self.ledger.note("zero_grad", optimizer=getattr(model, "label", "?"))
+            return None
+        if name in ("to", "half", "bfloat16", "float", "double", "type", "cuda", "cpu"):
+            dtype = next((a for a in [*args, *keywords.values()] if isinstance(a, torch.dtype)), None)
+            if name in ("half", "bfloat16", "float", "double"):
+                dtype = {"half": torch.float16, "bfloat16": torch.bfloat16}.get(name, torch.float32)
+            if name == "type" and args and isinstance(args[0], Dotted):
+                dtype = (
+                    torch.float16 if "Half" in args[0].name else torch.bfloat16 if "BFloat" in args[0].name else dtype
+                )
+            if dtype is not None:
+                self.ledger.note("cast", dtype=str(dtype), model=getattr(model, "label", "?"))
+                model.to(dtype)
+            return model
+        if name == "apply" and args:
+            function = self.closure(args[0])
+            for module in list(model.modules()):
+                function(module)
+            return model
+        if name == "no_sync":
+            return Dotted("contextlib.nullcontext")
+        if name == "clip_grad_norm_":
+            return self.call_library("torch.nn.utils.clip_grad_norm_", [list(model.parameters()), *args], keywords)
+        if name in ("train", "eval", "requires_grad_", "compile", "share_memory"):
+            return model
+        if name in ("forward", "module", "__call__"):
+            return self.call_model(model, args, keywords)
+        if name == "__len__":
+            return 3
+        if isinstance(model, Model):
+            if self._tensors(args) or self._tensors(list(keywords.values())):
+                return self.call_model(model.part(name), args, keywords)
+            return Unknown(name)
+        return self.tensor_operation(name, model, args)
+
+    def tensor_method(self, tensor: Tensor, name: str, args: list[object], keywords: dict[str, object]) -> Any:
+        if name == "backward":
+            self.backward([tensor], keywords)
+            return None
+        if name in ("cuda", "cpu", "contiguous", "pin_memory", "numpy"):
+            return tensor
+        if name == "item":
+            return float(tensor.detach().reshape(-1)[0]) if tensor.numel() else 0.0
+        if name == "tolist":
+            return tensor.detach().tolist() if tensor.numel() <= 64 else []
+        if name == "register_hook" and args:
+            function = self.closure(args[0])
+            place = (self.path, self.line)
+
+            def hook(gradient: Tensor) -> Any:
+                outer = (self.path, self.line)
+                self.path, self.line = place
+                try:
+                    result = function(gradient)
+                finally:
+                    self.path, self.line = outer
+                return result if isinstance(result, Tensor) else None
+
+            if tensor.requires_grad:
+                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+            return None
+        if name == "to":
+            dtypes = [a for a in [*args, *keywords.values()] if isinstance(a, torch.dtype)]
+            return tensor.to(dtypes[0]) if dtypes else tensor
+        if name in ("values", "items", "keys"):
+            return [("key", tensor)] if name == "items" else [tensor] if name == "values" else ["key"]
+        if name == "size":
+            return tuple(tensor.shape) if not args else tensor.shape[0] if tensor.dim() else 1
+        if TENSOR_DENIED.search(name) or not hasattr(Tensor, name):
+            return self.mixed(name, [tensor, *args], keywords)
+        values = [self._argument(a) for a in args]
+        named = {k: self._argument(v) for k, v in keywords.items()}
+        named.pop("device", None)
+        self.see_halves([tensor, *values, *named.values()])
+        half_before = (
+            tensor.detach().double().clone()
+            if self.run.learn and name.endswith("_") and tensor.dtype in (torch.float16, torch.bfloat16)
+            else None
+        )
+        if name.endswith("_") and tensor.numel() > 0:
+            self.observe(values)
+
+        def operate() -> Any:
+            found = getattr(tensor, name)
+            if not callable(found):
+                return found
+            if (name.endswith("_") and not torch.is_grad_enabled()) or (
+                name.endswith("_") and not tensor.requires_grad
+            ):
+                with torch.no_grad():
+                    return found(*values, **named)
+            return found(*values, **named)
+
+        try:
+            result = operate()
+        except (UserError, Unsupported, BudgetSpent, EnoughSeen):
+            raise
+        except Exception as error:
+            if raised_by_amp(error):
+                raise self.fail(error) from error
+            self._refused(error, [tensor, *values])
+            return self.mixed(name, [tensor, *args], keywords)
+        if half_before is not None:
+            self.moves.append(
+                (float((tensor.detach().double() - half_before).abs().max()), float(half_before.abs().max()))
+            )
+        return self._checked(name, result, [tensor, *values], named)
+
+    def _argument(self, value: object) -> Any:
+        actual = self.actual(value)
+        if isinstance(actual, Unknown):
+            return (
+                self.number(actual) if INTEGER.search(actual.name) or LIMIT.search(actual.name) else self.tensor(actual)
+            )
+        return actual
+
+    # ------------------------------------------------------------- attributes
+
+    def attribute(self, value: object, name: str) -> object:
+        if name.startswith("__") and name not in ("__init__", "__call__", "__enter__", "__exit__"):
+            return Unknown(name)
+        if isinstance(value, Dotted):
+            return self.dotted(f"{value.name}.{name}")
+        if isinstance(value, Unknown):
+            if value.bound is None and value.label in self.roles:
+                value.bound = self.roles[value.label]
+            if value.bound is not None:
+                return self.attribute(value.bound, name)
+            if name in ("shape",):
+                return torch.Size((SIZE, SIZE))
+            if name in ("grad", "data") and not value.data:
+                return value.child(name, f"{value.label}.{name}")
+            if value.data and name in ("dtype", "requires_grad", "is_cuda", "T", "mT", "ndim"):
+                return getattr(self.tensor(value), name)
+            if name == "device":
+                return Dotted("torch.device.cuda")
+            return value.child(name, f"{value.label}.{name}")
+        if isinstance(value, Tensor):
+            if name in ("device",):
+                return Dotted("torch.device.cuda")
+            if name in (
+                "grad",
+                "data",
+                "shape",
+                "dtype",
+                "requires_grad",
+                "ndim",
+                "T",
+                "mT",
+                "is_leaf",
+                "is_cuda",
+                "grad_fn",
+                "real",
+                "H",
+            ):
+                return getattr(value, name)
+            return (
+                Bound(Native(name, lambda t, *a, **k: self.tensor_method(t, name, list(a), k)), value)
+                if hasattr(Tensor, name) and not name.startswith("_")
+                else value
+            )
+        if isinstance(value, Optimizer | DuckOptimizer):
+            if name == "param_groups":
+                return value.param_groups
+            if name == "state":
+                return Unknown("state")
+            return self._bound(value, name)
+        if isinstance(value, Scaler):
+            return self._bound(value, name) if name in SCALER_METHODS else self._scaler_attribute(value, name)
+        if isinstance(value, Scheduler):
+            return self._bound(value, name) if name in ("step", "state_dict", "load_state_dict") else Unknown(name)
+        if isinstance(value, Model):
+            if name in ("module", "_orig_mod"):
+                return value
+            if name in ("weight", "bias"):
+                layer = next((m for m in value.modules() if isinstance(m, nn.Linear)), None)
+                return getattr(layer, name) if layer is not None else Unknown(name)
+            if name == "training":
+                return True
+            if name in MODEL_METHODS or name in ("eval", "to", "cuda", "cpu", "type"):
+                return self._bound(value, name)
+            if name == "device":
+                return Dotted("torch.device.cuda")
+            if name in ("config", "cfg", "name") or INTEGER.search(name):
+                return Unknown(f"{value.label}.{name}")
+            return value.part(name)
+        if isinstance(value, nn.Module):
+            if name in ("weight", "bias"):
+                return getattr(value, name)
+            return self._bound(value, name)
+        if isinstance(value, Instance):
+            native = self.native(value) if value.native is not None or value.cls.library_base() else None
+            if native is not None:
+                if isinstance(native, nn.Module):
+                    if name in MODEL_METHODS or name in ("eval", "to", "cuda"):
+                        return self._bound(native, name)
+                    made = Unknown(f"{value.cls.name}.{name}")
+                    value.attrs[name] = made
+                    return made
+                return self.attribute(native, name)
+            made = Unknown(f"self.{name}")
+            value.attrs[name] = made
+            return made
+        if isinstance(value, Super):
+            return self._super_attribute(value, name)
+        if isinstance(value, UserClass):
+            if name == "apply" and "Function" in (value.library_base() or ""):
+                return Native("apply", lambda *a, **k: self.mixed(value.name, list(a), k))
+            return Native(name, lambda *a, **k: self.mixed(name, list(a), k))
+        if isinstance(value, Parser):
+            return Unknown(name)
+        if isinstance(value, torch.device):
+            return {"type": value.type, "index": value.index}.get(name, Unknown(name))
+        if value is None:
+            raise self.fail(AttributeError(f"'NoneType' object has no attribute '{name}'"))
+        if isinstance(value, torch.finfo):
+            return getattr(value, name) if name in ("min", "max", "eps", "tiny", "smallest_normal") else Unknown(name)
+        if isinstance(value, Namespace):
+            return value.get(name)
+        if isinstance(value, (*PLAIN, *CONTAINERS)):
+            if container_method(value, name) is None:
+                return Unknown(name)
+            return Bound(Native(name, lambda v, *a, **k: self.method(v, name, list(a), k)), value)
+        return Unknown(name)
+
+    def _scaler_attribute(self, scaler: Scaler, name: str) -> object:
+        if name in ("_enabled", "_init_scale", "_growth_tracker"):
+            return getattr(scaler, name)
+        if name == "_scale":
+            return scaler._scale if scaler._scale is not None else None
+        return Unknown(name)
+
+    def _bound(self, value: object, name: str) -> object:
+        return Bound(Native(name, lambda v, *a, **k: self.method(v, name, list(a), k)), value)
+
+    def _super_attribute(self, value: Super, name: str) -> object:
+        receiver = value.receiver
+        base = value.cls.library_base() or ""
+        if name == "__init__" and isinstance(receiver, Instance):
+
+            def initialise(*args: object, **keywords: object) -> None:
+                self.construct(value.cls, receiver, list(args), dict(keywords))
+
+            return Native("__init__", initialise)
+        if isinstance(receiver, Instance):
+            native = self.native(receiver)
+            if isinstance(native, Optimizer) and name == "step":
+                return Native("step", lambda *a, **k: native.record(*[c for c in map(self.actual, a) if callable(c)]))
+            if isinstance(native, Scaler) and name in SCALER_METHODS:
+                return self._bound(native, name)
+            if native is not None and not base.startswith("torch.optim"):
+                return self._bound(native, name)
+            if isinstance(native, Optimizer):
+                return self._bound(native, name)
+        return Native(name, lambda *a, **k: None)
+
+    def set_attribute(self, value: object, name: str, new: object) -> None:
+        if isinstance(value, Instance):
+            return
+        if isinstance(value, Unknown):
+            if value.bound is not None:
+                self.set_attribute(value.bound, name, new)
+            else:
+                value.attrs[name] = new
+            return
+        if isinstance(value, Namespace):
+            value.set(name, new)
+            return
+        if isinstance(value, Tensor):
+            if name in ("data", "grad", "requires_grad"):
+                actual = self.actual(new)
+                if isinstance(actual, Unknown):
+                    actual = self.tensor(actual)
+                self.observe(actual)
+                if name == "data" and isinstance(actual, Tensor) and actual.dtype != value.dtype:
+                    self.ledger.note("cast", dtype=str(actual.dtype), model="parameter")
+                if name == "requires_grad":
+                    if not value.is_leaf:
+                        return
+                    actual = bool(actual) if not isinstance(actual, Tensor) else True
+                self.guarded(lambda: setattr(value, name, actual))
+            return
+        return
