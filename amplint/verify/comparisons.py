@@ -70,7 +70,11 @@ def frozen_weights(case: Case) -> Judgement | None:
         if frozen > best:
             best, start = frozen, i + 1 - frozen
     if best < 3:
-        return None
+        fresh = case.run(replace(run, name="no weight cache", no_cache=True))
+        found = difference(fresh, seen, 1e-3)
+        if found is None or not found.bad:
+            return None
+        return Judgement("confirmed", f"against the same run without the weight cache: {found.figure}", run.name)
     return Judgement(
         "confirmed",
         f"loss of a repeated batch stood still over {best} steps; without autocast it went from "
@@ -161,8 +165,9 @@ def half_values(case: Case) -> Judgement | None:
     if rule == "AMP404":
         if any(case.is_flagged(path, line) for path, line in seen.world.tiny):
             return Judgement("confirmed", "an fp16 tensor meets the eps, and 1e-8 is 0 in fp16", run.name)
+        text = "\n".join(case.replay.texts)
         half = any(p.dtype == torch.float16 for o in seen.world.optimizers.values() for p in o.parameters())
-        if half and "Adam" in "\n".join(case.replay.texts):
+        if half and "Adam" in text and "eps" not in text:
             return Judgement("confirmed", "the weights are fp16, where the optimizer's eps of 1e-8 is 0", run.name)
     infinite = any(case.is_flagged(path, line) for path, line in seen.world.infinite)
     if rule == "AMP403" and infinite and "inf" not in "\n".join(case.replay.texts):
@@ -192,10 +197,13 @@ def leaked_region(case: Case) -> Judgement | None:
 def no_scaler(case: Case) -> Judgement | None:
     """Small gradients in fp16 without a scale: how many become zero."""
     seen = case.run(NOMINAL)
-    region = any(
-        e.data["enabled"] and "float16" in e.data["dtype"] and "bf" not in e.data["dtype"]
-        for e in seen.events("region")
-    )
+    region = entered = False
+    for event in seen.ledger.events:
+        if event.kind == "region" and event.data["enabled"]:
+            entered = event.data["dtype"] == "torch.float16"
+        elif event.kind == "backward":
+            region = region or entered
+            entered = False
     if not region or seen.events("scale") or not any(s.direct for s in seen.ledger.steps):
         return None
     run = Run("gradients around 1e-7", half_grads=True, gain=2.0**-24)
@@ -258,16 +266,17 @@ def recreated(case: Case) -> Judgement | None:
         )
     if len(seen.world.scalers) < 2 or not shared:
         return None
-    once = case.run(replace(HALF, name="one scaler", single=True))
-    total = max(len(seen.ledger.steps), 1)
-    if seen.steps_taken < once.steps_taken:
-        return Judgement(
-            "confirmed",
-            f"{seen.steps_taken} of {total} steps taken with {len(seen.world.scalers)} scalers, "
-            f"{once.steps_taken} with one",
-            HALF.name,
-        )
-    return by_gradients(case)
+    for gain in (16.0, 4.0, 1.0):
+        run = replace(HALF, gain=gain)
+        seen, once = case.run(run), case.run(replace(run, name="one scaler", single=True))
+        if seen.steps_taken < once.steps_taken:
+            return Judgement(
+                "confirmed",
+                f"{seen.steps_taken} of {len(seen.ledger.steps)} steps taken with {len(seen.world.scalers)} scalers, "
+                f"{once.steps_taken} with one",
+                HALF.name,
+            )
+    return Judgement("inconclusive", reason="several scalers for the same weights, but no step was lost in this replay")
 
 
 def scheduler_counts(case: Case) -> Judgement | None:
@@ -367,14 +376,13 @@ def half_model(case: Case) -> Judgement | None:
     if not seen.events("scale") and not seen.events("region"):
         return None
     wanted = torch.bfloat16 if case.replay.rule == "AMP402" else torch.float16
-    for optimizer in seen.world.optimizers.values():
-        if seen.steps_taken and any(p.dtype == wanted for p in optimizer.parameters()):
-            one = torch.tensor(1.0, dtype=wanted)
-            step = 1e-3 if wanted == torch.bfloat16 else 1e-4
-            left = float(one - torch.tensor(step, dtype=wanted))
-            return Judgement(
-                "confirmed", f"the weights are {str(wanted)[6:]}: 1 - {step} is {left:.6g} there", NOMINAL.name
-            )
+    if wanted in seen.ledger.stepped_dtypes:
+        one = torch.tensor(1.0, dtype=wanted)
+        step = 1e-3 if wanted == torch.bfloat16 else 1e-4
+        left = float(one - torch.tensor(step, dtype=wanted))
+        return Judgement(
+            "confirmed", f"the weights are {str(wanted)[6:]}: 1 - {step} is {left:.6g} there", NOMINAL.name
+        )
     return None
 
 
@@ -455,9 +463,9 @@ def saved_mid_step(case: Case) -> Judgement | None:
         text = raised(case.reference(run), seen)
         if text is not None:
             return Judgement("confirmed" if run is NOMINAL else "conditional", text, run.name)
-        events = [e for e in seen.ledger.events if e.kind in ("scaler.step", "update", "scaler.state_dict")]
+        events = [e for e in seen.ledger.events if e.kind in ("scaler.step", "unscale_", "update", "scaler.state_dict")]
         for i, event in enumerate(events):
-            if event.kind != "scaler.state_dict" or i == 0 or events[i - 1].kind != "scaler.step":
+            if event.kind != "scaler.state_dict" or i == 0 or events[i - 1].kind not in ("scaler.step", "unscale_"):
                 continue
             after = next((e for e in events[i + 1 :] if e.kind == "update"), None)
             if after is not None and after.data["scale"] != event.data["scale"]:

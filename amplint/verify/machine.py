@@ -124,13 +124,14 @@ class Native:
 class Scope:
     """Variables of one function call or module; unknown names are looked up in the enclosing scopes."""
 
-    __slots__ = ("globals_", "names", "outer", "path", "rebinds")
+    __slots__ = ("globals_", "locals_", "names", "outer", "path", "rebinds")
 
     def __init__(self, outer: Scope | None, path: str) -> None:
         self.names: dict[str, object] = {}
         self.outer = outer
         self.path = path
         self.rebinds: dict[str, Scope] = {}
+        self.locals_: frozenset[str] = frozenset()
         self.globals_: Scope = self if outer is None else outer.globals_
 
     def find(self, name: str) -> Scope | None:
@@ -318,6 +319,22 @@ def _has_yield(node: ast.AST) -> bool:
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             stack.extend(ast.iter_child_nodes(child))
     return False
+
+
+def _assigned_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
+    """Names that are local to a function because it assigns to them."""
+    out: set[str] = set()
+    free: set[str] = set()
+    stack: list[ast.AST] = list(node.body)
+    while stack:
+        child = stack.pop()
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            out.add(child.id)
+        elif isinstance(child, ast.Global | ast.Nonlocal):
+            free.update(child.names)
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            stack.extend(ast.iter_child_nodes(child))
+    return frozenset(out - free)
 
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -896,6 +913,11 @@ class Machine:
             return found.names[node.id]
         if self.world.library(f"builtins.{node.id}"):
             return self.world.dotted(f"builtins.{node.id}")
+        if node.id in scope.locals_:
+            error = UnboundLocalError(
+                f"cannot access local variable '{node.id}' where it is not associated with a value"
+            )
+            raise UserError(error, scope.path, node.lineno)
         value = scope.globals_.names[node.id] = Unknown(node.id)
         return value
 
@@ -947,7 +969,7 @@ class Machine:
                 parts.append(str(part.value))
             elif isinstance(part, ast.FormattedValue):
                 value = self.eval(part.value, scope)
-                parts.append(str(value) if isinstance(value, str | int | float) else "?")
+                parts.append(str(value) if isinstance(value, str | int | float) else "0")
         return "".join(parts)[:MAX_ITEMS]
 
     def ev_IfExp(self, node: ast.IfExp, scope: Scope) -> object:
@@ -1154,6 +1176,8 @@ class Machine:
 
     def _frame(self, function: Function, args: list[object], keywords: dict[str, object]) -> Scope:
         scope = Scope(function.scope, function.scope.path)
+        if not isinstance(function.node, ast.Lambda):
+            scope.locals_ = _assigned_names(function.node)
         spec = function.node.args
         positional = [*spec.posonlyargs, *spec.args]
         if function.owner is not None and positional:

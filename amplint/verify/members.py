@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from amplint.verify.guesses import (
+    ERRORS,
     INTEGER,
     LIMIT,
     LOSS,
@@ -363,8 +364,8 @@ class Members(Operations):
             values = [self._optimizer_like(a) if i == 0 else self.actual(a) for i, a in enumerate(args)]
             named = {k: self._optimizer_like(v) if k == "optimizer" else self.actual(v) for k, v in keywords.items()}
             result = self.guarded(lambda: getattr(scaler, name)(*values, **named))
-            if self.run.fail and name == "unscale_" and self.plan.in_try(self.path, self.line):
-                self.run_failures(scaler)
+            if self.run.fail and name == "unscale_":
+                self.run_failures()
             return result
         if name == "update":
             values = [self.actual(a) for a in args]
@@ -381,10 +382,13 @@ class Members(Operations):
             return None
         return self.guarded(lambda: getattr(scaler, name)(*args))
 
-    def run_failures(self, scaler: Scaler) -> None:
+    def run_failures(self) -> None:
+        """Let the second unscale_ in a `try` be followed by the exception that its handler waits for."""
+        caught = self.plan.caught(self.path, self.line)
         count = sum(1 for e in self.ledger.events if e.kind == "unscale_" and e.line == self.line)
-        if count == 2:
-            raise UserError(RuntimeError("a fault of something called here"), self.path, self.line)
+        if caught is not None and count == 2:
+            kind = ERRORS.get(caught, RuntimeError)
+            raise UserError(kind("a fault of something called here"), self.path, self.line)
 
     def _optimizer_like(self, value: object) -> Any:
         if isinstance(value, Unknown) and value.bound is None:
@@ -449,6 +453,13 @@ class Members(Operations):
                 self.ledger.note("cast", dtype=str(dtype), model=getattr(model, "label", "?"))
                 model.to(dtype)
             return model
+        if name == "update_parameters" and args:
+            other = self.actual(args[0])
+            pairs = zip(model.parameters(), other.parameters(), strict=False) if isinstance(other, nn.Module) else ()
+            for kept, new in pairs:
+                with torch.no_grad():
+                    self.tensor_method(kept, "lerp_", [new.detach().to(kept.dtype), 0.001], {})
+            return None
         if name == "apply" and args:
             function = self.closure(args[0])
             for module in list(model.modules()):
@@ -508,6 +519,13 @@ class Members(Operations):
         values = [self._argument(a) for a in args]
         named = {k: self._argument(v) for k, v in keywords.items()}
         named.pop("device", None)
+        if name.startswith("masked_fill") and values and isinstance(values[0], Tensor):
+            mask = values[0] if values[0].dtype == torch.bool else values[0] > 0
+            values[0] = (
+                mask
+                if mask.shape == tensor.shape
+                else torch.zeros_like(tensor, dtype=torch.bool).fill_(bool(mask.any()))
+            )
         self.see_halves([tensor, *values, *named.values()])
         half_before = (
             tensor.detach().double().clone()

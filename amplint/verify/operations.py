@@ -78,7 +78,7 @@ class Operations(Surroundings):
                 )
             if LOSS.search(value.name):
                 return self.loss(value)
-            if value.data:
+            if value.data and not (INTEGER.search(value.name) or LIMIT.search(value.name)):
                 return self.tensor(value)
             if isinstance(other, int | float) and not isinstance(other, bool):
                 return self.number(value)
@@ -152,7 +152,8 @@ class Operations(Surroundings):
             if isinstance(other, Tensor):
                 return self._operand(value, other)
             if isinstance(other, int | float) and not isinstance(other, bool):
-                return self.tensor(value).mean() if value.data else self.number(value)
+                named = INTEGER.search(value.name) or LIMIT.search(value.name)
+                return self.tensor(value).mean() if value.data and not named else self.number(value)
             if value.data and not isinstance(other, Unknown):
                 return value
         return value
@@ -429,7 +430,7 @@ class Operations(Surroundings):
         if isinstance(value, Tensor):
             if isinstance(key, str):
                 return value
-            wanted = self.actual(key)
+            wanted = self._index(key, value)
             try:
                 return value[wanted]
             except Exception:
@@ -456,6 +457,19 @@ class Operations(Surroundings):
             return value
         return Unknown("item")
 
+    def _index(self, key: object, target: Tensor) -> Any:
+        """A key for a tensor: made-up data selects by its sign where it fits, else the first row or column."""
+
+        def usable(part: object, whole: bool) -> Any:
+            actual = self.actual(part)
+            if isinstance(actual, Unknown):
+                actual = self.tensor(actual)
+            if isinstance(actual, Tensor) and actual.is_floating_point():
+                return actual > 0 if whole and actual.shape == target.shape else torch.tensor([0])
+            return actual
+
+        return tuple(usable(part, False) for part in key) if isinstance(key, tuple) else usable(key, True)
+
     def set_item(self, value: object, key: object, new: object) -> None:
         if isinstance(value, Unknown):
             if value.bound is None and isinstance(key, PLAIN):
@@ -472,7 +486,7 @@ class Operations(Surroundings):
 
             def write() -> None:
                 with torch.no_grad():
-                    value[self.actual(key)] = self.actual(new)
+                    value[self._index(key, value)] = self.actual(new)
 
             self.see_halves([value, new])
             try:

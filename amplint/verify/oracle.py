@@ -104,7 +104,12 @@ class Case:
                             return True
             changes: list[tuple[dict[str, bool], dict[str, Any]]] = [({}, {"bad_loss_at": 2}), ({}, {"fail": True})]
             for name in self.replay.guards:
-                changes += [({name: True}, {}), ({name: False}, {}), ({f"{name} is None": False}, {})]
+                changes += [
+                    ({name: True}, {}),
+                    ({name: False}, {}),
+                    ({f"{name} is None": False}, {}),
+                    ({f"{name} is None": True}, {}),
+                ]
             for driver in self.replay.drivers[:2]:
                 for flags, run in changes:
                     if time.perf_counter() > deadline or attempt(Setting(driver, flags), run, 24):

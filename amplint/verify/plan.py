@@ -32,7 +32,7 @@ class Plan:
         numbers: dict[str, float],
         events: dict[str, set[int]],
         jumps: dict[str, set[int]],
-        tries: dict[str, list[tuple[int, int]]],
+        tries: dict[str, list[tuple[int, int, str]]],
         classes: set[str],
         model_names: set[str],
         length: int,
@@ -66,8 +66,9 @@ class Plan:
     def jumps(self, path: str, arm: tuple[int, int]) -> bool:
         return arm[1] in self._jumps.get(path, ())
 
-    def in_try(self, path: str, line: int) -> bool:
-        return any(first <= line <= last for first, last in self._tries.get(path, ()))
+    def caught(self, path: str, line: int) -> str | None:
+        """What the first handler of the `try` around a line catches ("" for everything), None without one."""
+        return next((kind for first, last, kind in self._tries.get(path, ()) if first <= line <= last), None)
 
     def interesting(self, cls: UserClass) -> bool:
         return cls.name in self._classes

@@ -265,7 +265,10 @@ class PythonLibrary(TorchLibrary):
                     return True
                 if short == "GradScaler" and isinstance(actual, Scaler):
                     return True
-                if short == "Module" and isinstance(actual, nn.Module):
+                if isinstance(actual, nn.Module) and (
+                    short == "Module"
+                    or (kind.name.startswith("torch.nn.") and re.search(r"Linear|Conv|Embedding", short))
+                ):
                     return True
         return False
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from amplint.verify.guesses import AMP_FLAG, MODEL, OFF, SCALER
+from amplint.verify.guesses import AMP_FLAG, INTEGER, LIMIT, MODEL, OFF, SCALER
 from amplint.verify.machine import (
     BudgetSpent,
     EnoughSeen,
@@ -78,7 +78,7 @@ class Stage:
             for path, body in replay.files.items()
         }
         self.jumps: dict[str, set[int]] = {}
-        self.tries: dict[str, list[tuple[int, int]]] = {}
+        self.tries: dict[str, list[tuple[int, int, str]]] = {}
         self.model_names: set[str] = set()
         for path, tree in self.trees.items():
             jumps = self.jumps[path] = set()
@@ -87,7 +87,10 @@ class Stage:
                 if isinstance(node, ast.Return | ast.Continue | ast.Break | ast.Raise):
                     jumps.add(node.end_lineno or node.lineno)
                 elif isinstance(node, ast.Try) and node.handlers:
-                    tries.append((node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno))
+                    kind = node.handlers[0].type
+                    kind = kind.elts[0] if isinstance(kind, ast.Tuple) and kind.elts else kind
+                    last = node.body[-1].end_lineno or node.body[-1].lineno
+                    tries.append((node.body[0].lineno, last, ast.unparse(kind) if kind is not None else ""))
                 elif isinstance(node, ast.Attribute) and node.attr in (
                     "parameters",
                     "named_parameters",
@@ -109,7 +112,10 @@ class Stage:
             for path, tree in self.trees.items()
             for node in ast.walk(tree)
             if isinstance(node, ast.ClassDef)
-            and any(p == path and node.lineno <= line <= (node.end_lineno or 0) for p, line in replay.wanted)
+            and (
+                any(p == path and node.lineno <= line <= (node.end_lineno or 0) for p, line in replay.wanted)
+                or "autocast" in ast.unparse(node)
+            )
         }
         whole = "\n".join(replay.files.values())
         #: no update() in sight: the caller's business, unless its absence is the fault
@@ -345,6 +351,7 @@ def _fresh(name: str) -> bool:
     """Whether a parameter of that name is data, new in every call."""
     return (
         not _LASTING.search(name)
+        and not (INTEGER.search(name) or LIMIT.search(name))
         and (not MODEL.search(name) or name in ("item", "value", "query"))
         and not re.search(
             r"loss_fn|lr$|weight$|clip|norm|accum|every|steps?$|size|num|^n_|flag|mode|use_|amp|fp16", name

@@ -40,6 +40,7 @@ class Run:
     fail          an exception rises behind the second unscale_, inside the program's own `try`
     bad_loss_at   the loss of that micro-batch tests as not finite
     empty_state   a loaded scaler state is the {} of a disabled scaler
+    no_cache      regions keep no 16-bit copies of the weights
     backward_outside   regions are left around every backward
     """
 
@@ -61,6 +62,7 @@ class Run:
     backward_outside: bool = False
     bad_loss_at: int = 0
     empty_state: bool = False
+    no_cache: bool = False
 
 
 @dataclass
@@ -112,6 +114,7 @@ class Ledger:
         self.scaled_since = False
         self.scaled_backwards = 0
         self.bad_loss_seen = False
+        self.stepped_dtypes: set[torch.dtype] = set()
 
     def note(self, kind: str, **data: Any) -> None:
         self.events.append(Event(kind, self.path, self.line, data))
@@ -160,6 +163,14 @@ def mixture(label: str, tensors: Iterable[Tensor], scalar: bool = False) -> Tens
     return (total * noise(label, 99)).mean() if scalar else total
 
 
+def applied(layer: Any, x: Tensor) -> Tensor:
+    """A linear layer on an input of any dtype; its weight's dtype decides outside of autocast."""
+    if torch.is_autocast_enabled("cpu"):
+        return layer(x)  # type: ignore[no-any-return]
+    dtype = layer.weight.dtype
+    return nn.functional.linear(x.to(dtype), layer.weight, layer.bias.to(dtype))
+
+
 class Model(nn.Module):
     """A network in place of the user's: three small layers, any arguments, a 4 x 4 result.
 
@@ -201,22 +212,19 @@ class Model(nn.Module):
         return self.parts[name]
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        parameter = next(self.parameters())
-        dtype = parameter.dtype
         x = torch.zeros(SIZE, SIZE)
         for i, value in enumerate(inputs):
             x = x + fitted(value) * (1.0 + 0.1 * i)
         if not inputs:
             x = noise(self.label, self.ledger.backwards)
-        x = x.to(dtype) if not torch.is_autocast_enabled("cpu") else x
         for i, layer in enumerate(self.layers):
             if i == 1 and self.ledger.run.island:
                 with torch.autocast("cpu", enabled=False):
-                    x = torch.tanh(layer(x.float()))
+                    x = torch.tanh(applied(layer, x.float()))
             elif i + 1 < len(self.layers):
-                x = torch.tanh(layer(x))
+                x = torch.tanh(applied(layer, x))
             else:
-                x = layer(x)
+                x = applied(layer, x)
         return x
 
 
@@ -308,6 +316,7 @@ class Optimizer(torch.optim.Optimizer):
             for p in self.parameters()
         ]
         self.ledger.record_step(self, torch.cat(gradients).clone() if gradients else torch.zeros(0))
+        self.ledger.stepped_dtypes.update(p.dtype for p in self.parameters())
         if self.ledger.run.learn:
             with torch.no_grad():
                 for parameter in self.parameters():
@@ -366,7 +375,7 @@ class Scaler(torch.amp.GradScaler):
 
     def scale(self, outputs: Any) -> Any:
         self.ledger.note("scale", scaler=self.label, scale=self.get_scale())
-        self.ledger.scaled_since = True
+        self.ledger.scaled_since = self.is_enabled()
         return super().scale(outputs)
 
     def unscale_(self, optimizer: Any) -> None:
@@ -447,6 +456,8 @@ class Region:
         if dtype not in (torch.float16, torch.bfloat16):
             dtype = torch.float16
         keywords: dict[str, Any] = {"cache_enabled": cache} if cache is not None else {}
+        if ledger.run.no_cache:
+            keywords["cache_enabled"] = False
         self.real = torch.autocast("cpu", dtype=dtype, enabled=enabled and ledger.run.autocast, **keywords)
 
     def __enter__(self) -> Region:

@@ -191,6 +191,9 @@ class Surroundings:
     def construct(self, cls: UserClass, instance: Instance, args: list[object], keywords: dict[str, object]) -> None:
         raise NotImplementedError
 
+    def _copy(self, value: object) -> object:
+        raise NotImplementedError
+
     def call_library(self, name: str, args: list[object], keywords: dict[str, object]) -> Any:
         raise NotImplementedError
 

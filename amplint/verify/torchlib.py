@@ -70,7 +70,7 @@ class TorchLibrary(Members):
             return self.make_region(name, args, keywords)
         if name.startswith(("torch.optim.lr_scheduler", "torch.optim.swa_utils")):
             if last in ("AveragedModel",):
-                return args[0] if args else Unknown(last)
+                return self._copy(args[0]) if args else Unknown(last)
             return Scheduler(f"{last} in line {self.line}", self.ledger)
         if name.startswith("torch.optim."):
             given = args[0] if args else keywords.get("params")
