@@ -5,31 +5,38 @@ Parsing is a thousand times dearer than searching, and nearly all files of a pro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from amplint.rule import Rule
+from amplint.rule import Needles, Rule
 
 
 class Screen:
     """Answers for a fixed set of rules.
 
     A rule passes when every group of its needles has a member in the file. Each distinct needle is searched
-    for at most once per file, however many rules share it.
+    for at most once per file, and the groups that many rules share are asked first: where they are missing,
+    one search answers for all of these rules.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self.rules = tuple(rules)
+        shared = Counter(needle for rule in rules for group in rule.needles for needle in group)
+
+        def cost(group: tuple[bytes, ...]) -> float:
+            return sum(1 / shared[needle] for needle in group)
+
+        self._rules: list[tuple[Rule, Needles]] = [(rule, tuple(sorted(rule.needles, key=cost))) for rule in rules]
 
     def rules_for(self, data: bytes, is_notebook: bool = False) -> tuple[Rule, ...]:
-        """The rules whose needles are all in `data`."""
+        """The rules whose needles are all in `data`, in the order they were given in."""
         if is_notebook:  # JSON writes a quote inside of source with a backslash
             data = data.replace(b'\\"', b'"')
-        seen: dict[bytes, bool] = {}
+        answers: dict[bytes, bool] = {}
 
         def has(needle: bytes) -> bool:
-            found = seen.get(needle)
-            if found is None:
-                found = seen[needle] = needle in data
-            return found
+            answer = answers.get(needle)
+            if answer is None:
+                answer = answers[needle] = needle in data
+            return answer
 
-        return tuple(rule for rule in self.rules if all(any(map(has, group)) for group in rule.needles))
+        return tuple(rule for rule, needles in self._rules if all(any(map(has, group)) for group in needles))
