@@ -101,6 +101,8 @@ _OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
     (("--extend-exclude",), _PATTERNS, "Leave these out besides the excluded ones."),
     (("--force-exclude",), _FLAG, "Leave excluded files out even where they are named."),
     (("--jobs", "-j"), {"type": click.IntRange(min=1)}, "Processes to use.  [default: as many as pay]"),
+    (("--no-cache",), _FLAG, "Accepted, and always so: amplint keeps no cache."),
+    (("--cache-dir",), {"type": _PATH, "metavar": "DIR"}, "Accepted, and not written to: amplint keeps no cache."),
     (("--exit-zero",), _FLAG, "Exit with 0 in spite of findings."),
     (("--statistics",), _FLAG, "Show how often each rule was broken, not where."),
     (("--stdin-filename",), {"type": _FILE}, "The name of what is read from standard input (-)."),
