@@ -315,7 +315,8 @@ def scale_compared(case: Case) -> Judgement | None:
 def scaler_with_bf16(case: Case) -> Judgement | None:
     seen = case.run(AUTOCAST)
     regions = [e for e in seen.events("region") if e.data["enabled"]]
-    if not regions or any("bfloat16" not in e.data["dtype"] for e in regions) or not seen.events("scale"):
+    enabled = any(getattr(s, "wanted", True) for s in seen.world.scalers)
+    if not regions or any("bfloat16" not in e.data["dtype"] for e in regions) or not enabled:
         return None
     without = case.run(replace(AUTOCAST, name="no scaler", scaled=False))
     found = difference(without, seen, 0.0)
@@ -436,7 +437,7 @@ def not_restored(case: Case) -> Judgement | None:
     seen = case.run(OVERFLOW)
     loads = [e for e in seen.ledger.events if e.kind in ("load", "scaler")]
     loaded = {e.data["what"] for e in loads if e.kind == "load"}
-    if "optimizer" not in loaded and "model" not in loaded:
+    if not loaded & {"optimizer", "scheduler"}:
         return None
     scale = seen.world.scalers[-1].get_scale() if seen.world.scalers else 0.0
     if "scaler" not in loaded:
@@ -453,6 +454,9 @@ def not_restored(case: Case) -> Judgement | None:
 
 def load_unguarded(case: Case) -> Judgement | None:
     run = Run("a checkpoint of a disabled scaler", empty_state=True)
+    made = case.run(NOMINAL).events("scaler")
+    if made and not any(e.data["switchable"] for e in made):
+        return None
     text = raised(case.run(REFERENCE), case.run(run))
     return Judgement("conditional", text, run.name) if text is not None else None
 

@@ -35,6 +35,12 @@ PASS_THROUGH = re.compile(
 )
 SEQUENCE_OF_HOOKS = re.compile(r"hook|callback|plugin|listener", re.I)
 
+#: functions of data that are no network
+TRANSFORM = re.compile(
+    r"aug|prep|norm|trans|coll|token|move|load|get|make|sample|noise|draw|mask|warp|crop|resize|^to_|_fn$|func|log|write"
+    r"|metric|accuracy|score|compute|update|apply|check|save|print|plot|eval|inspect|hook",
+    re.I,
+)
 FROZEN = re.compile(r"teacher|(^|_)ema|target_net|frozen|reference|#copy", re.I)
 
 BUILTINS = {

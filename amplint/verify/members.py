@@ -21,6 +21,7 @@ from amplint.verify.guesses import (
     SCALER_METHODS,
     SCHEDULER,
     TENSOR_DENIED,
+    TRANSFORM,
 )
 from amplint.verify.machine import (
     CONTAINERS,
@@ -105,7 +106,7 @@ class Members(Operations):
                 args=[a for a in args if isinstance(a, PLAIN)],
             )
         label = f"scaler in line {self.line}"
-        return self.scaler(label, settings)
+        return self.scaler(label, {**settings, "constructed": True})
 
     def make_region(self, name: str, args: list[object], keywords: dict[str, object]) -> Region:
         legacy = ".cuda.amp" in name or ".cpu.amp" in name
@@ -196,7 +197,7 @@ class Members(Operations):
             return self.call_model(self.bind(unknown, "model"), args, keywords)
         if tensors:
             grads = any(t.requires_grad for t in tensors)
-            if not grads and not loss_like and self.plan.used_as_model(name):
+            if not grads and not loss_like and (self.plan.used_as_model(name) or not TRANSFORM.search(name)):
                 return self.call_model(self.bind(unknown, "model"), args, keywords)
             if loss_like and len(tensors) >= 2 and tensors[0].shape == tensors[1].shape:
                 return self._checked(name, nn.functional.mse_loss(tensors[0].float(), tensors[1].float()), [], {})
@@ -318,6 +319,12 @@ class Members(Operations):
             return self._moved(value, name, args, keywords)
         if value.data and hasattr(Tensor, name):
             return self.tensor_method(self.tensor(value), name, args, keywords)
+        if name in ("items", "values", "keys") and not value.data:
+            mapping = value.attrs.setdefault(
+                "mapping", {k: Unknown(f"{value.label}[{k}]") for k in ("first", "second")}
+            )
+            if isinstance(mapping, dict):
+                return list(getattr(mapping, name)())
         if name in ("items", "values", "keys") and value.data:
             child = value.child("values", f"{value.label}.values")
             return [(("key"), child)] if name == "items" else [child] if name == "values" else ["key"]

@@ -379,7 +379,7 @@ class Operations(Surroundings):
                 made = [Unknown(f"{unknown.label}[{i}]") for i in range(2)]
             elif re.search(r"param", name, re.I):
                 return self.parameters_in(unknown)
-            elif unknown.data and not re.search(r"loader|batches|dataset", name, re.I):
+            elif unknown.data and re.search(r"\[|\.batch", unknown.label):
                 made = [Unknown(f"{unknown.label}[{i}]", unknown.tick, data=True) for i in range(2)]
             else:
                 made = Loader(self, unknown.label)
@@ -419,6 +419,9 @@ class Operations(Surroundings):
             elif isinstance(key, PLAIN):
                 if value.data and isinstance(key, int) and value.label.endswith("]"):
                     return value.child(key, f"{value.label}[{key}]")
+                mapping = value.attrs.get("mapping")
+                if isinstance(mapping, dict) and key in mapping:
+                    return mapping[key]
                 sequence = value.attrs.get("sequence") if isinstance(key, int) else None
                 if isinstance(sequence, list) and isinstance(key, int) and -len(sequence) <= key < len(sequence):
                     return sequence[key]

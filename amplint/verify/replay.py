@@ -185,6 +185,8 @@ class _Project:
         unit = _Unit(path, qualname, node, cls)
         for child in ast.walk(node):
             if isinstance(child, ast.Call):
+                # a function that is handed on is taken for one that is called
+                unit.plain.update(a.id for a in child.args if isinstance(a, ast.Name))
                 if isinstance(child.func, ast.Name):
                     unit.plain.add(child.func.id)
                 elif isinstance(child.func, ast.Attribute):

@@ -300,7 +300,13 @@ class Surroundings:
         made = Scaler(label, self.ledger, init_scale=chosen, enabled=self.run.scaled and wanted, **growth)
         made.wanted = wanted  # type: ignore[attr-defined]
         self.scalers.append(made)
-        self.ledger.note("scaler", label=label, number=len(self.scalers), wanted=wanted)
+        self.ledger.note(
+            "scaler",
+            label=label,
+            number=len(self.scalers),
+            wanted=wanted,
+            switchable="enabled" in settings or not settings.get("constructed"),
+        )
         return made
 
     def parameters_in(self, value: object) -> list[nn.Parameter]:

@@ -164,6 +164,10 @@ class TorchLibrary(Members):
 
     def layer(self, name: str, args: list[object]) -> Any:
         """A layer or container of layers; containers keep the stand-ins they are given."""
+        if name.endswith(("Sequential", "ModuleList", "ModuleDict")):
+            for value in flat(args):
+                if isinstance(value, Unknown) and value.bound is None:
+                    self.bind(value, "model")
         members = [m for m in map(self.actual, flat(args)) if isinstance(m, nn.Module)]
         label = f"{name.rsplit('.', 1)[-1]} in line {self.line}#{next(self.serial)}"
         if not members and re.search(r"ReLU|GELU|Sigmoid|Tanh|SiLU|Softmax|Dropout|Identity|Flatten|Norm|Pool", name):
