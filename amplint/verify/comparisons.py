@@ -377,6 +377,8 @@ def half_model(case: Case) -> Judgement | None:
     if not seen.events("scale") and not seen.events("region"):
         return None
     wanted = torch.bfloat16 if case.replay.rule == "AMP402" else torch.float16
+    if case.replay.rule == "AMP402" and not any(getattr(s, "wanted", True) for s in seen.world.scalers):
+        return None
     if wanted in seen.ledger.stepped_dtypes:
         one = torch.tensor(1.0, dtype=wanted)
         step = 1e-3 if wanted == torch.bfloat16 else 1e-4

@@ -197,7 +197,7 @@ class Members(Operations):
             return self.call_model(self.bind(unknown, "model"), args, keywords)
         if tensors:
             grads = any(t.requires_grad for t in tensors)
-            if not grads and not loss_like and (self.plan.used_as_model(name) or not TRANSFORM.search(name)):
+            if not grads and not loss_like and (self.plan.used_as_model(name) or _may_be_network(unknown.label)):
                 return self.call_model(self.bind(unknown, "model"), args, keywords)
             if loss_like and len(tensors) >= 2 and tensors[0].shape == tensors[1].shape:
                 return self._checked(name, nn.functional.mse_loss(tensors[0].float(), tensors[1].float()), [], {})
@@ -743,3 +743,9 @@ class Members(Operations):
                 self.guarded(lambda: setattr(value, name, actual))
             return
         return
+
+
+def _may_be_network(label: str) -> bool:
+    """A callable that is a name or an attribute of `self`, and is not named after something else."""
+    name = label.removeprefix("self.")
+    return "." not in name and not TRANSFORM.search(name)

@@ -62,7 +62,8 @@ class Driver:
     """What starts the replay: the module body, a function, or the methods of a class in turn.
 
     `once` is set where the function makes its own scaler and loops: calling it again would make the
-    scaler anew, a fault of the replay and not of the program.
+    scaler anew, a fault of the replay and not of the program. `loops` is set where the driven code has a
+    loop of its own.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Driver:
     name: str = ""
     methods: list[str] = field(default_factory=list)
     once: bool = False
+    loops: bool = False
     tail: list[str] = field(default_factory=list)
 
 
@@ -478,13 +480,16 @@ def _driver_of(
     if unit.qualname == "<module>":
         return [Driver("module", unit.path)]
     if unit.cls is None:
-        return [Driver("function", unit.path, unit.name, once=_makes_and_loops(unit))]
+        return [Driver("function", unit.path, unit.name, once=_makes_and_loops(unit), loops=_loops(unit.node))]
     return [_class_driver(project, unit, events, callers)]
 
 
+def _loops(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.For | ast.While) for n in ast.walk(node))
+
+
 def _makes_and_loops(unit: _Unit) -> bool:
-    loops = any(isinstance(n, ast.For | ast.While) for n in ast.walk(unit.node))
-    return loops and "GradScaler(" in ast.unparse(unit.node)
+    return _loops(unit.node) and "GradScaler(" in ast.unparse(unit.node)
 
 
 def _class_driver(
@@ -528,6 +533,7 @@ def _class_driver(
         unit.path,
         unit.cls,
         methods=[r.name for r in training] or [unit.name],
+        loops=any(_loops(r.node) for r in training),
         tail=[r.name for r in saving if training],
     )
 

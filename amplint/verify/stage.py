@@ -190,6 +190,9 @@ class _Drive:
 
     def __init__(self, world: TorchWorld, machine: Machine, setting: Setting, rule: str) -> None:
         self.resumes = rule in ("AMP502", "AMP503")
+        #: what casts at its end must not be driven again: the next round would train the cast weights
+        casts = rule in ("AMP401", "AMP402", "AMP404", "AMP405")
+        self.rounds = 1 if setting.driver.once or (casts and setting.driver.loops) else setting.length
         self.world = world
         self.machine = machine
         self.setting = setting
@@ -205,9 +208,9 @@ class _Drive:
             function = scope.names.get(driver.name)
             if not isinstance(function, Function | Wrapped):
                 raise Unsupported(f"{driver.name} is not a plain function")
-            if not driver.once:
+            if self.rounds > 1:
                 self.world.assume(f"{driver.name}() is called in a loop")
-            self._repeat(lambda i: self._call(function, i), 1 if driver.once else self.setting.length)
+            self._repeat(lambda i: self._call(function, i), self.rounds)
             return
         cls = scope.names.get(driver.name)
         if not isinstance(cls, UserClass):
@@ -220,7 +223,7 @@ class _Drive:
                 self._call(self.machine.attribute(instance, name), i)
 
         try:
-            self._repeat(once, self.setting.length)
+            self._repeat(once, self.rounds)
         except EnoughSeen:
             self.world.ledger.limit += 12
         for name in driver.tail:

@@ -246,7 +246,8 @@ class Composite(Model):
             return super().forward(*inputs)
         x = sum((fitted(v) * (1.0 + 0.1 * i) for i, v in enumerate(inputs)), torch.zeros(SIZE, SIZE))
         for member in self.members:
-            x = torch.tanh(member(x)) + 0.3 * x
+            made = torch.tanh(member(x))
+            x = made + 0.3 * x.to(made.dtype)
         return x
 
 

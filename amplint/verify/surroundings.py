@@ -305,7 +305,7 @@ class Surroundings:
             label=label,
             number=len(self.scalers),
             wanted=wanted,
-            switchable="enabled" in settings or not settings.get("constructed"),
+            switchable=settings.get("enabled", bool(settings.get("constructed"))) is not True,
         )
         return made
 
