@@ -43,6 +43,8 @@ def verify_run(run: Run, settings: Any) -> None:
     """Set `verdict` on every finding of a run; refuted findings get confidence low.
 
     `settings` may have `device` ("auto", "cpu", "cuda", "cuda:N"), `keep_replay` (a folder) and `no_sandbox`.
+    Replays run on the CPU whatever the device, and a verdict asked for on cuda lists that as an assumption:
+    the scaler's protocol is the same there, and what only the CUDA dispatcher shows goes to fake tensors.
     """
     findings = list(run.findings)
     if not findings:
@@ -61,8 +63,10 @@ def verify_run(run: Run, settings: Any) -> None:
     _share(requests)
     with Worker(no_sandbox=bool(getattr(settings, "no_sandbox", False))) as worker:
         for request in requests:
-            judgement = _ask(worker, request.replay, request.fixed, device)
+            judgement = _ask(worker, request.replay, request.fixed)
             finding = request.finding
+            if device.startswith("cuda"):
+                judgement.setdefault("assumptions", []).append(f"{device} behaves as the cpu, where the replay ran")
             finding.verdict = _verdict(judgement, worker.torch)
             if finding.verdict.status == "refuted":
                 finding.confidence = Confidence.LOW
@@ -85,9 +89,9 @@ def verify_text(
     except NoReplay as error:
         return Verdict("inconclusive", reason=str(error))
     if worker is not None:
-        return _verdict(_ask(worker, replay, None, "cpu"), worker.torch)
+        return _verdict(_ask(worker, replay, None), worker.torch)
     with Worker() as own:
-        return _verdict(_ask(own, replay, None, "cpu"), own.torch)
+        return _verdict(_ask(own, replay, None), own.torch)
 
 
 def verify_rules(codes: Iterable[str], settings: Any) -> list[dict[str, Any]]:
@@ -256,9 +260,7 @@ def _share(requests: list[_Request]) -> None:
     requests.sort(key=lambda r: order[id(r)])
 
 
-def _ask(worker: Worker, replay: Replay, fixed: Replay | None, device: str) -> dict[str, Any]:
-    if device.startswith("cuda"):
-        replay.device = device
+def _ask(worker: Worker, replay: Replay, fixed: Replay | None) -> dict[str, Any]:
     try:
         group = hash((tuple(sorted(replay.files)), repr(replay.drivers)))
         return worker.ask(
@@ -320,7 +322,7 @@ def _example(worker: Worker, code: str, text: str) -> tuple[Verdict, bool | None
         except NoReplay as error:
             first = first or Verdict("inconclusive", reason=str(error))
             continue
-        verdict = _verdict(_ask(worker, replay, fixed, "cpu"), worker.torch)
+        verdict = _verdict(_ask(worker, replay, fixed), worker.torch)
         if verdict.status in ("confirmed", "conditional", "static-only"):
             return verdict, verdict.fix_verified
         first = first or verdict
@@ -356,7 +358,7 @@ def _instead(worker: Worker, code: str, text: str, example: str) -> tuple[str | 
             replay = build(code, "<text>", line, _statement_end(text, line), {"<text>": text})
         except NoReplay:
             continue
-        verdict = _verdict(_ask(worker, replay, None, "cpu"), worker.torch)
+        verdict = _verdict(_ask(worker, replay, None), worker.torch)
         seconds += verdict.seconds
         if verdict.status in ("confirmed", "conditional") and code not in ("AMP221",):
             return f"{verdict.figure} (line {line})", seconds

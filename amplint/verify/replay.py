@@ -90,7 +90,6 @@ class Replay:
     texts: list[str] = field(default_factory=list)
     #: flagged places of all findings that may share this replay's runs
     watched: list[tuple[str, int, int]] = field(default_factory=list)
-    device: str = "cpu"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -373,7 +372,6 @@ def build(
     sources: dict[str, str],
     steps: Iterable[tuple[str, int]] = (),
     assumptions: Iterable[str] = (),
-    device: str = "cpu",
 ) -> Replay:
     """The replay of one finding.
 
@@ -411,7 +409,6 @@ def build(
         guards=_guards(trees[path], first),
         texts=lines[first - 1 : last],
         watched=[(path, first, last)],
-        device=device,
     )
 
 
