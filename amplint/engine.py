@@ -345,22 +345,26 @@ def _in_processes(work: Sequence[_Job], processes: int) -> Iterator[_Result]:
     def pool(workers: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_DFL))
 
+    done = 0
     with pool(processes) as executor:
         futures = [executor.submit(_analyse, job) for job in work]
         try:
-            for job, future in zip(work, futures, strict=True):
-                try:
-                    yield future.result()
-                except BrokenProcessPool:
-                    # some file ended a worker, and the pool with it: each remaining one gets a worker of its own
-                    with pool(1) as single:
-                        try:
-                            yield single.submit(_analyse, job).result()
-                        except BrokenProcessPool as error:
-                            yield _Result(errors=[_internal_error(job.file.display, error)])
+            for future in futures:
+                yield future.result()
+                done += 1
+        except BrokenProcessPool:
+            pass
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
             raise
+    # some file ended a worker, and the pool with it: each file that is left gets a worker of its own
+    for job in work[done:]:
+        with pool(1) as executor:
+            try:
+                result = executor.submit(_analyse, job).result()
+            except BrokenProcessPool as error:
+                result = _Result(errors=[_internal_error(job.file.display, error)])
+        yield result
 
 
 #: what this process has read of projects; emptied when a run starts, since files change between runs

@@ -14,7 +14,7 @@ import pytest
 from conftest import CLIP_LINE, CLIPPED, Amplint, notebook, stand_in
 
 import amplint as package
-from amplint import analysis, registry
+from amplint import analysis, engine, registry
 
 FIXED = CLIPPED.replace("        torch.nn", "        scaler.unscale_(optimizer)\n        torch.nn")
 
@@ -400,10 +400,16 @@ def test_a_page_is_shown_by_code_or_name(amplint: Amplint, spelling: str) -> Non
 # -- results do not depend on how the run is made --------------------------------------------------------
 
 
-def test_processes_and_order_do_not_change_the_result(here: Path, amplint: Amplint, fake_analysis: None) -> None:
-    filler = "# scaler\n" + "".join(f"value_{i} = {i}\n" for i in range(4000))
+@pytest.fixture
+def eager_to_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are used however small the files are."""
+    monkeypatch.setattr(engine, "MIN_PARALLEL_BYTES", 0)
+
+
+@pytest.mark.usefixtures("fake_analysis", "eager_to_fork")
+def test_processes_and_order_do_not_change_the_result(here: Path, amplint: Amplint) -> None:
     for number in range(6):
-        (here / f"f{number}.py").write_text(CLIPPED + filler + ("crash()\n" if number == 3 else ""))
+        (here / f"f{number}.py").write_text(CLIPPED + ("crash()\n" if number == 3 else ""))
 
     def run(*arguments: str) -> dict[str, object]:
         result = amplint("--output-format", "json", *arguments).json
@@ -416,18 +422,16 @@ def test_processes_and_order_do_not_change_the_result(here: Path, amplint: Ampli
     assert run("--jobs", "2", *sorted((p.name for p in here.glob("*.py")), reverse=True)) == one
 
 
-def test_a_worker_that_dies_is_an_internal_error(
-    here: Path, amplint: Amplint, monkeypatch: pytest.MonkeyPatch, fake_analysis: None
-) -> None:
+@pytest.mark.usefixtures("eager_to_fork")
+def test_a_worker_that_dies_is_an_internal_error(here: Path, amplint: Amplint, monkeypatch: pytest.MonkeyPatch) -> None:
     def deadly(module: object, *rest: object) -> object:
         if module.path == "f2.py":  # type: ignore[attr-defined]
             os._exit(9)
         return stand_in(module, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(analysis, "analyse", deadly)
-    filler = "".join(f"value_{i} = {i}\n" for i in range(4000))
     for number in range(5):
-        (here / f"f{number}.py").write_text(CLIPPED + filler)
+        (here / f"f{number}.py").write_text(CLIPPED)
     result = amplint("--output-format", "json", "--jobs", "2", ".")
     assert result.status == 2
     assert [error["file"] for error in result.json["errors"]] == ["f2.py"]
