@@ -296,6 +296,13 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from None
 
 
+def _mentions_amplint(path: Path) -> bool:
+    try:
+        return b"amplint" in path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+
 def _tool_table(table: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
     tool = table.get("tool")
     own = tool.get("amplint") if isinstance(tool, dict) else None
@@ -347,6 +354,8 @@ class Configuration:
             path = folder / name
             if not path.is_file():
                 continue
+            if name == "pyproject.toml" and not _mentions_amplint(path):
+                continue  # whatever else is wrong with it is no concern of amplint's
             table = _toml(path)
             own = table if name == "amplint.toml" else _tool_table(table, path)
             if own is not None:

@@ -141,6 +141,14 @@ def test_the_command_line_overrides(here: Path) -> None:
     assert merged.layers[-1].select == ("AMP201",)
 
 
+def test_a_broken_pyproject_of_somebody_else_is_no_concern(here: Path) -> None:
+    (here / "pyproject.toml").write_text("[tool.other\n")
+    assert Configuration().for_folder(here).source is None
+    (here / "pyproject.toml").write_text("[tool.amplint\n")
+    with pytest.raises(ConfigError, match=r"pyproject\.toml"):
+        Configuration().for_folder(here)
+
+
 def test_a_table_that_is_no_table_is_refused(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"tool\.amplint must be a table"):
         settings("[tool]\namplint = 1\n", here, "pyproject.toml")
