@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
-from amplint.machine import FRESH_BOOK, FRESH_GRADIENTS, Machine, merge
+from amplint.machine import FRESH_BOOK, FRESH_GRADIENTS, HARD_LIMIT, Machine, merge
 from amplint.program import (
     Arg,
     Assign,
@@ -40,9 +40,12 @@ from amplint.program import (
     Stmt,
     Try,
     Yield,
+    expressions_of,
+    parts_of,
     path_of,
     walk,
 )
+from amplint.project import MAX_MODULES
 from amplint.rule import Site
 from amplint.states import UNKNOWN, Entered, Event, Gradients
 from amplint.values import (
@@ -81,6 +84,8 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from amplint.project import ModuleEnv, Project
 
 Signal = tuple[str, Any]
@@ -89,8 +94,13 @@ Arguments = tuple[list[Value], dict[str, Value]]
 
 MAX_DEPTH = 9
 MAX_ITERATIONS = 4
-STEP_BUDGET = 60_000
-SILENT_BUDGET = 4_000
+#: statements that one entry may execute, those of a silent run, and those of a whole module
+STEP_BUDGET = 12_000
+SILENT_BUDGET = 1_200
+MODULE_BUDGET = 60_000
+SILENT_LIMIT = 3
+#: events of a function that only looks: it is executed once per entry
+_QUIET_EVENTS = frozenset({"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call"})
 
 
 class OutOfBudget(Exception):
@@ -118,14 +128,23 @@ class Executor:
         self.settings = settings or Settings()
         self.effects = Effects(self)
         self.silent = 0
+        self.limit = HARD_LIMIT
         self.budget = STEP_BUDGET
+        self.total = MODULE_BUDGET
+        #: what the budget may fall to before fewer paths are followed
+        self._narrow = STEP_BUDGET // 2
+        #: functions that were seen to change nothing, by entry
+        self.inert: set[Scope] = set()
         self.truncated = False
         self.executed: set[Scope] = set()
         #: other modules of the project that the execution has looked into
         self.entered: list[ModuleEnv] = []
         self.cut: set[Scope] = set()
         self._depth = 0
+        #: by block: the block (kept alive, its id is the key) and what dies in it
+        self._dead: dict[int, tuple[list[Stmt], list[tuple[str, ...]]]] = {}
         self._materialising: set[tuple[Value, str]] = set()
+        self._materialised: dict[tuple[Value, str], tuple[Value | None, dict[Any, Any]]] = {}
         #: where an object was made
         self.sites: dict[Value, Site] = {}
         #: the project's class of a scaler or optimizer that is a subclass
@@ -133,11 +152,15 @@ class Executor:
 
     # --- blocks and statements -------------------------------------------------------------------
 
-    def block(self, body: list[Stmt], start: Machine) -> list[Outcome]:
-        """Execute statements in order; the outcomes of all paths."""
+    def block(self, body: list[Stmt], start: Machine, used_after: tuple[Expr | None, ...] = ()) -> list[Outcome]:
+        """Execute statements in order; the outcomes of all paths.
+
+        `used_after` are expressions that will be evaluated right after the block.
+        """
         live = [start]
         done: list[Outcome] = []
-        for stmt in body:
+        dead = self._dead_temporaries(body, used_after)
+        for position, stmt in enumerate(body):
             following: list[Machine] = []
             for state in live:
                 for after, signal in self.stmt(stmt, state):
@@ -145,12 +168,40 @@ class Executor:
                         following.append(after)
                     else:
                         done.append((after, signal))
-            live, dropped = merge(following, stmt)
-            if dropped:
-                self.truncated = True
+            if len(following) > 1 and (len(following) > len(live) or type(stmt) in _COMPOUND):
+                for state in following:
+                    frame = state.frame
+                    for name in dead[position]:
+                        frame.pop(name, None)
+                following, dropped = merge(following, stmt, self.limit)
+                self.truncated |= dropped
+            live = following
             if not live:
                 break
         return [(state, None) for state in live] + self._merge_signals(done, body)
+
+    def _dead_temporaries(self, body: list[Stmt], used_after: tuple[Expr | None, ...]) -> list[tuple[str, ...]]:
+        """For each statement, the temporaries made so far that nothing in the block uses afterwards."""
+        known = self._dead.get(id(body))
+        if known is not None:
+            return known[1]
+        needed = {name for expr in used_after for name in temporaries_read(expr)}
+        last: dict[str, int] = {}
+        made: list[tuple[int, str]] = []
+        for position, stmt in enumerate(body):
+            for inner in walk([stmt]):
+                for name in temporaries_of(inner):
+                    last[name] = position
+                result = inner.result if isinstance(inner, (Call, Yield)) else inner.collect if isinstance(inner, Loop) else ""
+                if result:
+                    made.append((position, result))
+        dead: list[tuple[str, ...]] = []
+        for position in range(len(body)):
+            dead.append(
+                tuple(name for at, name in made if at <= position and last.get(name, -1) <= position and name not in needed)
+            )
+        self._dead[id(body)] = (body, dead)
+        return dead
 
     def _merge_signals(self, done: list[Outcome], point: object) -> list[Outcome]:
         if len(done) < 2:
@@ -168,9 +219,25 @@ class Executor:
     def stmt(self, stmt: Stmt, state: Machine) -> list[Outcome]:
         """Execute one statement. The given state is consumed."""
         self.budget -= 1
-        if self.budget < 0:
-            raise OutOfBudget
+        if self.budget < self._narrow:
+            self._run_short()
         return _DISPATCH[type(stmt)](self, stmt, state)
+
+    def start_entry(self) -> None:
+        """Begin a new entry: a budget of its own, as far as the module's is not used up."""
+        self.truncated, self.limit = False, HARD_LIMIT
+        self.total -= STEP_BUDGET - max(self.budget, 0)
+        self.budget = STEP_BUDGET if self.total > 0 else STEP_BUDGET // 4
+        self._narrow = self.budget // 2
+        self.inert = set()
+
+    def _run_short(self) -> None:
+        """Half of the budget is gone: follow fewer paths, so that what is left reaches the end."""
+        if self.budget < -STEP_BUDGET or (self.silent and self.budget < 0):
+            raise OutOfBudget
+        if not self.silent:
+            self.limit = 4 if self.limit > 4 else 1
+            self._narrow = self.budget // 2 if self.limit > 1 else -STEP_BUDGET
 
     def _assign(self, stmt: Assign, state: Machine) -> list[Outcome]:
         value = self.value(stmt.value, state)
@@ -205,54 +272,79 @@ class Executor:
 
     def _import(self, stmt: Import, state: Machine) -> list[Outcome]:
         env, _ = state.links[state.stack[-1]]
-        if stmt.member == "*":
-            module = self.project.resolve(env, stmt.dotted, stmt.level)
-            if module is not None and module is not env:
-                self.enter_globals(module, state)
-                for name, value in state.frames[-module.number].items():
-                    if not name.startswith(("_", "%")):
-                        state.frame.setdefault(name, value)
-            return [(state, None)]
-        state.frame[stmt.name] = self.imported(env, stmt, state)
+        if stmt.member != "*":
+            # resolved when the name is used; most imports never are
+            state.frame[stmt.name] = Sym("lazy", env, stmt)
         return [(state, None)]
 
-    def imported(self, env: ModuleEnv, stmt: Import, state: Machine) -> Value:
+    def imported(self, env: ModuleEnv, stmt: Import, state: Machine, depth: int = 0) -> Value:
         """What an import binds: a value of the project's module, or a library name."""
         full = stmt.dotted if stmt.member is None else f"{stmt.dotted}.{stmt.member}".lstrip(".")
         if stmt.level == 0 and library.role(full) is not None:
             return Ext(full)
         if stmt.member is not None:
-            module = self.project.resolve(env, stmt.dotted, stmt.level)
-            if module is not None and module is not env:
-                found = self.module_attribute(module, stmt.member, state)
+            module = self._module(env, stmt.dotted, stmt.level)
+            if module is not None:
+                found = self.module_attribute(module, stmt.member, state, depth + 1)
                 if found is not None:
                     return found
-            sub = self.project.resolve(env, full, stmt.level)
-            if sub is not None and sub is not env:
+            sub = self._module(env, full, stmt.level)
+            if sub is not None:
                 return Sym("module", sub)
         elif stmt.level == 0:
-            module = self.project.resolve(env, stmt.dotted, 0)
-            if module is not None and module is not env:
+            module = self._module(env, stmt.dotted, 0)
+            if module is not None:
                 return Sym("module", module)
         if stmt.level:
             return Sym("import", stmt.level, full)
         return Ext(full)
 
-    def module_attribute(self, module: ModuleEnv, name: str, state: Machine) -> Value | None:
-        """A global of another module of the project, None where it has none of that name."""
-        self.enter_globals(module, state)
-        found = state.frames[-module.number].get(name)
-        if isinstance(found, Sym) and found.parts[:1] == ("join",):
+    def _module(self, importer: ModuleEnv, dotted: str, level: int) -> ModuleEnv | None:
+        """A module of the project, as long as this analysis has not looked into too many."""
+        module = self.project.resolve(importer, dotted, level)
+        if module is None or module is importer:
             return None
-        return found
+        if module not in self.entered:
+            if len(self.entered) >= MAX_MODULES:
+                return None
+            self.entered.append(module)
+        return module
+
+    def module_attribute(self, module: ModuleEnv, name: str, state: Machine, depth: int = 0) -> Value | None:
+        """A global of another module of the project, None where it has none of that name."""
+        if depth > 6:
+            return None
+        scope = module.program.body.children.get(name)
+        if scope is not None:
+            kind = Func if scope.kind == "function" else Class
+            return Func(module, scope, -module.number, None) if kind is Func else Class(module, scope, -module.number)
+        for stmt in module.imports:
+            if stmt.name == name and stmt.member != "*":
+                return self.imported(module, stmt, state, depth + 1)
+        starred = self._starred(module, name, state, depth)
+        if starred is not None:
+            return starred
+        if name in module.assigned:
+            self.enter_globals(module, state)
+            return state.frames[-module.number].get(name)
+        return None
+
+    def _starred(self, module: ModuleEnv, name: str, state: Machine, depth: int = 0) -> Value | None:
+        """A name that a star import brings in; only files that hold the word are read."""
+        for stmt in module.imports:
+            if stmt.member == "*" and self.project.mentions(module, stmt, name):
+                target = self._module(module, stmt.dotted, stmt.level)
+                if target is not None:
+                    found = self.module_attribute(target, name, state, depth + 1)
+                    if found is not None:
+                        return found
+        return None
 
     def enter_globals(self, module: ModuleEnv, state: Machine) -> None:
         """Make the globals of a module part of the state; its body is executed once, silently."""
         number = -module.number
         if number in state.frames:
             return
-        if module not in self.entered:
-            self.entered.append(module)
         state.links[number] = (module, None)
         state.frames[number] = {}
         cached = module.shared.get("globals")
@@ -273,11 +365,11 @@ class Executor:
         state.links[-module.number] = (module, None)
         state.frames[-module.number] = {"__name__": Const.of("__imported__")}
         state.stack = (-module.number,)
-        return [s for s, _ in self._quietly(lambda: self.block(module.program.body.body, state))]
+        return [s for s, _ in self._quietly(lambda: self.block(module.pruned(module.program.body), state))]
 
     def _quietly(self, run: Any) -> list[Outcome]:
-        saved, truncated = self.budget, self.truncated
-        self.budget = min(SILENT_BUDGET, max(saved, 500))
+        saved = self.budget, self.truncated, self.limit, self._narrow
+        self.budget, self.limit, self._narrow = SILENT_BUDGET, SILENT_LIMIT, 0
         self.silent += 1
         try:
             return run()  # type: ignore[no-any-return]
@@ -285,7 +377,7 @@ class Executor:
             return []
         finally:
             self.silent -= 1
-            self.budget, self.truncated = saved, truncated
+            self.budget, self.truncated, self.limit, self._narrow = saved
 
     # --- control flow ----------------------------------------------------------------------------
 
@@ -393,7 +485,7 @@ class Executor:
                     element = self.element(stmt, sequence, index, current, outer)
                     if stmt.target is not None:
                         self.bind(stmt.target, element, current, stmt)
-                    for after, signal in self.block(stmt.body, current):
+                    for after, signal in self.block(stmt.body, current, (stmt.element, stmt.key)):
                         after.loops = outer
                         kind = signal[0] if signal is not None else None
                         if kind in (None, "continue"):
@@ -431,7 +523,7 @@ class Executor:
             groups.setdefault(tuple(items), []).append(state)
         merged = []
         for items, states in groups.items():
-            kept, dropped = merge(states, stmt)
+            kept, dropped = merge(states, stmt, self.limit)
             self.truncated |= dropped
             merged.extend((state, list(items)) for state in kept)
         return merged[:12]
@@ -560,7 +652,7 @@ class Executor:
             following: list[Machine] = []
             for current in live:
                 current.loops = (*outer, (id(stmt), index))
-                for ready, signal in self.block(stmt.prelude, current) if stmt.prelude else [(current, None)]:
+                for ready, signal in self.block(stmt.prelude, current, (stmt.test,)) if stmt.prelude else [(current, None)]:
                     if signal is not None:
                         ready.loops = outer
                         done.append((ready, signal))
@@ -579,7 +671,7 @@ class Executor:
                             done.append((after, None))
                         else:
                             done.append((after, inner))
-            live, dropped = merge(following, stmt)
+            live, dropped = merge(following, stmt, self.limit)
             self.truncated |= dropped
         for after in live:
             done.extend(self.block(stmt.orelse, after) if stmt.orelse else [(after, None)])
@@ -620,12 +712,12 @@ class Executor:
                         interrupted.append(after)
                     else:
                         out.append((after, signal))
-            live, dropped = merge(following, inner)
+            live, dropped = merge(following, inner, self.limit)
             self.truncated |= dropped
         for current in live:
             out.extend(self.block(stmt.orelse, current) if stmt.orelse else [(current, None)])
         if stmt.handlers:
-            interrupted, dropped = merge(interrupted, stmt)
+            interrupted, dropped = merge(interrupted, stmt, self.limit)
             self.truncated |= dropped
             for current in interrupted:
                 for handler in stmt.handlers[:2]:
@@ -692,7 +784,7 @@ class Executor:
         self, callee: Value, positional: list[Value], keywords: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[tuple[Machine, Value, Signal | None]]:
         """Call a value: a function of the project is executed in place, the rest is left to the effects."""
-        if isinstance(callee, Func):
+        if isinstance(callee, Func) and callee.scope not in self.inert:
             scope = callee.scope
             if scope in callee.env.relevant and self._depth < MAX_DEPTH and not self._recursive(callee, state):
                 return self.inline(callee, positional, keywords, site, state)
@@ -768,10 +860,13 @@ class Executor:
         if not self.silent:
             self.executed.add(callee.scope)
         self._depth += 1
+        start, heap, grads = state.trace, state.heap.copy(), state.grads.copy()
         try:
-            outcomes = self.block(callee.scope.body, state)
+            outcomes = self.block(callee.env.pruned(callee.scope), state)
         finally:
             self._depth -= 1
+        if all(_changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes):
+            self.inert.add(callee.scope)
         results: list[tuple[Machine, Value, Signal | None]] = []
         keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
         keep = keep or any(isinstance(v, Closure) for v in ())
@@ -806,7 +901,7 @@ class Executor:
                 groups.setdefault((group, signal), []).append(state)
         merged: list[tuple[Machine, Value, Signal | None]] = []
         for (value, signal), states in groups.items():
-            kept, dropped = merge(states, callee.scope)
+            kept, dropped = merge(states, callee.scope, self.limit)
             self.truncated |= dropped
             merged.extend((state, value, signal) for state in kept)
         return merged
@@ -922,12 +1017,12 @@ class Executor:
                 break
             found = frame.get(name)
             if found is not None:
-                return found
+                return self._resolved(found, frame, name, state)
             link = state.links.get(number)
             number = link[1] if link is not None else None
         globals_frame = state.frames.get(-env.number)
         if globals_frame is not None and name in globals_frame:
-            return globals_frame[name]
+            return self._resolved(globals_frame[name], globals_frame, name, state)
         scope = env.program.body.children.get(name)
         if scope is not None:
             return Func(env, scope, -env.number, None) if scope.kind == "function" else Class(env, scope, -env.number)
@@ -935,7 +1030,14 @@ class Executor:
             return Const.of(env.source.path)
         if library.is_builtin(name):
             return Ext(name)
-        return Sym("global", env.source.path, name)
+        return self._starred(env, name, state) or Sym("global", env.source.path, name)
+
+    def _resolved(self, found: Value, frame: dict[str, Value], name: str, state: Machine) -> Value:
+        """A variable's value; an import is resolved at its first use."""
+        if isinstance(found, Sym) and found.parts[0] == "lazy":
+            _, env, stmt = found.parts
+            found = frame[name] = self.imported(env, stmt, state)
+        return found
 
     def role(self, path: str, state: Machine) -> str | None:
         """What the use of an access path in the running scope says it is."""
@@ -954,7 +1056,7 @@ class Executor:
 
     def _name_value(self, expr: Name, state: Machine) -> Value:
         found = state.frame.get(expr.id)
-        if found is None:
+        if found is None or (type(found) is Sym and found.parts[0] == "lazy"):
             found = self.lookup(expr.id, state)
         if isinstance(found, _OPEN):
             return self.refine(found, expr.id, state)
@@ -1024,7 +1126,7 @@ class Executor:
                 return found_value
             env = base.parts[1]
             if env.file is not None and env.file.name == "__init__.py":
-                sub = self.project.resolve(env, name, 1)
+                sub = self._module(env, name, 1)
                 if sub is not None:
                     return Sym("module", sub)
             return AttrOf(base, name)
@@ -1109,9 +1211,18 @@ class Executor:
     def materialise(self, instance: Instance, name: str, state: Machine) -> Value | None:
         """An attribute that no executed method has bound: run, silently, the method that binds it."""
         key = (instance, name)
-        if key in self._materialising or len(self._materialising) > 3:
+        if key in self._materialising or len(self._materialising) > 2:
             return None
+        known = self._materialised.get(key)
+        if known is not None:
+            value, extra = known
+            if value is not None:
+                state.heap[key] = value
+                for slot, held in extra.items():
+                    state.heap.setdefault(slot, held)
+            return value
         self._materialising.add(key)
+        self._materialised[key] = (None, {})
         try:
             for cls in self.lineage(instance.cls, state)[0]:
                 for method in cls.scope.bound_attributes.get(name, ()):
@@ -1130,10 +1241,11 @@ class Executor:
                             best = held
                             heap = after.heap
                     if best is not None and _interesting(best):
+                        extra = {slot: value for slot, value in heap.items() if slot[0] is best}
+                        self._materialised[key] = (best, extra)
                         state.heap[key] = best
-                        for slot, value in heap.items():
-                            if slot[0] is best:
-                                state.heap.setdefault(slot, value)
+                        for slot, value in extra.items():
+                            state.heap.setdefault(slot, value)
                         return best
         finally:
             self._materialising.discard(key)
@@ -1344,7 +1456,33 @@ class Executor:
         return event
 
 
+_COMPOUND = frozenset({Branch, Loop, Try, Region})
 _OPEN = (Sym, AttrOf, ItemOf, Result)
+
+
+def _changed_nothing(after: Machine, signal: Signal | None, start: Any, heap: dict[Any, Any], grads: dict[Any, Any]) -> bool:
+    """Whether a function came back with the objects and gradients it found, having only looked at them."""
+    if after.grads != grads or (signal is not None and (signal[0] != "return" or _interesting(signal[1]))):
+        return False
+    link = after.trace
+    while link is not start and link is not None:
+        link, event = link
+        if event.kind not in _QUIET_EVENTS:
+            return False
+    return all(heap.get(slot) is value for slot, value in after.heap.items())
+
+
+def temporaries_read(expr: Expr | None) -> Iterator[str]:
+    """The temporaries in an expression."""
+    for part in parts_of(expr):
+        if isinstance(part, Name) and part.id.startswith("%"):
+            yield part.id
+
+
+def temporaries_of(stmt: Stmt) -> Iterator[str]:
+    """The temporaries that a statement itself reads, nested statements aside."""
+    for expr in expressions_of(stmt):
+        yield from temporaries_read(expr)
 
 
 def _interesting(value: Value) -> bool:

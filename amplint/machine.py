@@ -19,8 +19,8 @@ Frame = dict[str, Value]
 #: a linked list of events, newest first
 Chain = tuple["Chain", Event] | None if False else Any
 
-SOFT_LIMIT = 6
-HARD_LIMIT = 24
+#: states kept at one point of the program
+HARD_LIMIT = 12
 
 
 class Machine:
@@ -134,32 +134,21 @@ class Machine:
 
     # --- merging ---------------------------------------------------------------------------------
 
-    def key(self, temporaries: frozenset[str], coarse: bool) -> tuple[Any, ...]:
-        """What tells this state from another at the same point of the program."""
-        frames = []
-        for number in self.stack:
-            frame = self.frames[number]
-            frames.append(
-                frozenset(
-                    (name, "~" if coarse and type(value) in _COARSE else value)
-                    for name, value in frame.items()
-                    if not name.startswith("%") or name in temporaries
-                )
-            )
-        heap = self.heap
-        if coarse:
-            objects = frozenset((slot, "~" if type(v) in _COARSE else v) for slot, v in heap.items())
-        else:
-            objects = frozenset(heap.items())
+    def key(self) -> tuple[Any, ...]:
+        """What tells this state from another with the same history at the same point of the program.
+
+        Unknown values count as alike.
+        """
+        coarse = _COARSE
         return (
-            self.stack,
-            tuple(frames),
-            objects,
-            self.regions,
-            frozenset((o, g.key()) for o, g in self.grads.items()),
+            tuple(
+                frozenset([(name, None if type(value) in coarse else value) for name, value in self.frames[number].items()])
+                for number in self.stack
+            ),
+            frozenset([(slot, None if type(v) in coarse else v) for slot, v in self.heap.items()]),
+            frozenset([(o, g.key()) for o, g in self.grads.items()]),
             self.default.key(),
             frozenset(self.books.items()),
-            self.signature,
             self.pending is None,
         )
 
@@ -170,46 +159,64 @@ FRESH_BOOK = Book(checked=False, live=False)
 FRESH_GRADIENTS = NOTHING
 
 
-def merge(states: list[Machine], point: object) -> tuple[list[Machine], bool]:
+def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tuple[list[Machine], bool]:
     """States at one point of the program, with those that cannot be told apart joined.
 
-    Guards that the joined paths decided differently become free again. Where many are left, unknown
-    values that differ are joined as well (a flag's constant never is). Returns the states and
-    whether some had to be dropped.
+    Guards that the joined paths decided differently become free again, and unknown values that
+    differ become one unknown value (a constant never does: it may be a flag). Returns at most
+    `limit` states and whether some had to be dropped.
     """
     if len(states) < 2:
         return states, False
-    temporaries = _common_temporaries(states)
-    states = _group(states, temporaries, False, point)
-    if len(states) > SOFT_LIMIT:
-        states = _group(states, temporaries, True, point)
-    if len(states) > HARD_LIMIT:
-        return states[:HARD_LIMIT], True
+    states = _group(states, point)
+    if len(states) > limit:
+        return _diverse(states, limit), True
     return states, False
 
 
-def _common_temporaries(states: list[Machine]) -> frozenset[str]:
-    common = {name for name in states[0].frame if name.startswith("%")}
-    for state in states[1:]:
-        common &= state.frame.keys()
-    return frozenset(common)
+def _diverse(states: list[Machine], limit: int) -> list[Machine]:
+    """As many states as the limit allows, the first of every different history before the second of any."""
+    by_history: dict[frozenset[Any], list[Machine]] = {}
+    for state in states:
+        by_history.setdefault(state.signature, []).append(state)
+    kept: list[Machine] = []
+    rank = 0
+    while len(kept) < limit:
+        for group in by_history.values():
+            if rank < len(group):
+                kept.append(group[rank])
+        rank += 1
+    return kept[:limit]
 
 
-def _group(states: list[Machine], temporaries: frozenset[str], coarse: bool, point: object) -> list[Machine]:
+def _group(states: list[Machine], point: object) -> list[Machine]:
+    # the history tells most states apart, and costs nothing to look at
+    rough: dict[tuple[Any, ...], list[Machine]] = {}
+    for state in states:
+        rough.setdefault((state.signature, state.stack, state.regions), []).append(state)
+    out: list[Machine] = []
+    for group in rough.values():
+        if len(group) == 1:
+            out.extend(group)
+        else:
+            out.extend(_alike(group, point))
+    return out
+
+
+def _alike(states: list[Machine], point: object) -> list[Machine]:
     groups: dict[tuple[Any, ...], Machine] = {}
     for state in states:
-        key = state.key(temporaries, coarse)
+        key = state.key()
         first = groups.get(key)
         if first is None:
             groups[key] = state
             continue
         first.assume = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
-        if coarse:
-            for number in first.stack:
-                _join(first.frames[number], state.frames[number].items(), point, first)
-            for slot, value in state.heap.items():
-                if first.heap.get(slot) is not value and type(value) in _COARSE:
-                    first.heap[slot] = Sym("join", id(point), slot, first.loops)
+        for number in first.stack:
+            _join(first.frames[number], state.frames[number].items(), point, first)
+        for slot, value in state.heap.items():
+            if first.heap.get(slot) is not value and type(value) in _COARSE:
+                first.heap[slot] = Sym("join", id(point), slot, first.loops)
     return list(groups.values())
 
 

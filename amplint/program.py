@@ -345,3 +345,53 @@ def path_of(expr: Expr | None) -> str:
         base = path_of(expr.base)
         return f"{base}.{expr.name}" if base else ""
     return ""
+
+
+def parts_of(expr: Expr | None) -> Iterator[Expr]:
+    """An expression and everything in it."""
+    if expr is None:
+        return
+    yield expr
+    if isinstance(expr, Attr):
+        yield from parts_of(expr.base)
+    elif isinstance(expr, Item):
+        yield from parts_of(expr.base)
+        yield from parts_of(expr.index)
+    elif isinstance(expr, Op):
+        for arg in expr.args:
+            yield from parts_of(arg)
+    elif isinstance(expr, Seq):
+        for item in expr.items:
+            yield from parts_of(item)
+    elif isinstance(expr, Star):
+        yield from parts_of(expr.value)
+    elif isinstance(expr, DictDisplay):
+        for key, value in expr.items:
+            yield from parts_of(key)
+            yield from parts_of(value)
+
+
+def expressions_of(stmt: Stmt) -> Iterator[Expr]:
+    """The expressions that a statement itself evaluates, nested statements aside."""
+    found: list[Expr | None] = []
+    if isinstance(stmt, Call):
+        found = [stmt.func, *(arg.value for arg in stmt.args)]
+    elif isinstance(stmt, Assign):
+        found = [stmt.value, stmt.target]
+    elif isinstance(stmt, Evaluate):
+        found = [stmt.value]
+    elif isinstance(stmt, Branch):
+        found = [stmt.test]
+    elif isinstance(stmt, Loop):
+        found = [stmt.iterable, stmt.test, stmt.element, stmt.key, stmt.target]
+    elif isinstance(stmt, Region):
+        found = [stmt.context, stmt.target]
+    elif isinstance(stmt, (Jump, Yield)):
+        found = [stmt.value]
+    elif isinstance(stmt, Try):
+        found = [h.type for h in stmt.handlers]
+    elif isinstance(stmt, Define):
+        found = [*stmt.scope.decorators, *stmt.scope.bases, *(p.default for p in stmt.scope.params)]
+    elif isinstance(stmt, Delete):
+        found = [stmt.target]
+    yield from (expr for expr in found if expr is not None)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from amplint.library import EXTERNAL_ROOTS
 from amplint.lowering import lower
-from amplint.program import Attr, Call, Name, Program, Scope, path_of, walk
+from amplint.program import Assign, Attr, Branch, Call, Import, Loop, Name, Program, Region, Scope, Stmt, path_of, walk
+from amplint.pruning import prune, relevant_scopes, words_of
 from amplint.source import SourceError, SourceModule
 
 if TYPE_CHECKING:
@@ -20,13 +21,7 @@ _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 _VOCABULARY = re.compile(
     rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
 )
-#: identifiers that make a scope worth executing
-RELEVANT_WORDS = frozenset(
-    "autocast GradScaler ShardedGradScaler scaler unscale_ backward zero_grad clip_grad_norm_ clip_grad_value_ clip_grad_norm "
-    "clip_grads_with_norm_ get_total_norm state_dict load_state_dict grad step update half bfloat16 float16 HalfTensor BFloat16Tensor "
-    "set_default_dtype get_scale register_hook amp save requires_grad_ requires_grad no_grad nullcontext "
-    "enter_context contextmanager optim Optimizer torch_dtype custom_fwd custom_bwd Function".split()
-)
+#: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
 
@@ -44,6 +39,9 @@ class ModuleEnv:
         self.project = project
         self.number = number
         self.shared: dict[Any, Any] = {}
+        self._pruned: dict[Scope, list[Stmt]] = {}
+        #: names of calls that some rule wants to see
+        self.watched: frozenset[str] = project.watched
 
     @cached_property
     def program(self) -> Program:
@@ -51,15 +49,58 @@ class ModuleEnv:
 
     @cached_property
     def relevant(self) -> frozenset[Scope]:
-        """Scopes that hold AMP vocabulary, or call (by name) a function of the module that does."""
-        found = {s for s in self.program.scopes if not RELEVANT_WORDS.isdisjoint(s.words)}
-        names = {s.name for s in found if s.kind != "module"}
-        while True:
-            more = {s for s in self.program.scopes if s not in found and not names.isdisjoint(s.words)}
-            if not more:
-                return frozenset(found)
-            found |= more
-            names |= {s.name for s in more if s.kind != "module"}
+        """Scopes that are worth executing (see `amplint.pruning`)."""
+        return relevant_scopes(self)
+
+    @cached_property
+    def relevant_names(self) -> frozenset[str]:
+        """Names of the functions and classes that are worth executing."""
+        return frozenset(s.name for s in self.relevant if s.kind != "module")
+
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """The imports of the module body, those in `try` and `if` included."""
+        return tuple(s for s in walk(self.program.body.body) if isinstance(s, Import))
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """Names that the module body assigns."""
+        return frozenset(s.target.id for s in walk(self.program.body.body) if isinstance(s, Assign) and isinstance(s.target, Name))
+
+    @cached_property
+    def relevant_imports(self) -> frozenset[str]:
+        """Names imported from modules of the project that have AMP vocabulary."""
+        found = set()
+        for scope in self.program.scopes:
+            for stmt in walk(scope.body):
+                if isinstance(stmt, Import) and self.project.may_matter(self, stmt):
+                    found.add(stmt.name)
+        return frozenset(found)
+
+    @cached_property
+    def attribute_words(self) -> frozenset[str]:
+        """Attributes of objects that a guard, a region or an AMP call reads somewhere in the module."""
+        found: set[str] = set()
+        for scope in self.relevant:
+            for stmt in walk(scope.body):
+                if isinstance(stmt, Branch):
+                    found.update(words_of(stmt.test))
+                elif isinstance(stmt, Region):
+                    found.update(words_of(stmt.context))
+                elif isinstance(stmt, Call):
+                    found.update(words_of(stmt.func))
+                    for arg in stmt.args:
+                        found.update(words_of(arg.value))
+                elif isinstance(stmt, Loop) and stmt.test is not None:
+                    found.update(words_of(stmt.test))
+        return frozenset(found)
+
+    def pruned(self, scope: Scope) -> list[Stmt]:
+        """The part of a scope's body that is executed."""
+        known = self._pruned.get(scope)
+        if known is None:
+            known = self._pruned[scope] = prune(self, scope)
+        return known
 
     @cached_property
     def roles(self) -> dict[Scope, dict[str, str]]:
@@ -158,7 +199,10 @@ class Project:
     def __init__(self, root: Path, settings: object = None) -> None:
         self.root = root
         self.settings = settings
+        #: names of calls that some rule wants to see; set before the first module is entered
+        self.watched: frozenset[str] = frozenset()
         self._modules: dict[Path, ModuleEnv | None] = {}
+        self._vocabulary: dict[Path, bool] = {}
 
     @classmethod
     def for_file(cls, path: Path, settings: object = None) -> Project:
@@ -188,6 +232,37 @@ class Project:
         for file in self._candidates(importer, dotted, level):
             return self._load(importer, file)
         return None
+
+    def may_matter(self, importer: ModuleEnv, stmt: Import) -> bool:
+        """Whether an import names a module of the project that has AMP vocabulary; nothing is parsed."""
+        if stmt.member == "*":
+            return False
+        full = stmt.dotted if stmt.member is None else f"{stmt.dotted}.{stmt.member}".lstrip(".")
+        for dotted in (stmt.dotted, full):
+            for file in self._candidates(importer, dotted, stmt.level):
+                if self._has_vocabulary(file) or file.name == "__init__.py":
+                    return True
+        return False
+
+    def mentions(self, importer: ModuleEnv, stmt: Import, name: str) -> bool:
+        """Whether the file that a star import names holds a word; nothing is parsed."""
+        word = name.encode()
+        for file in self._candidates(importer, stmt.dotted, stmt.level):
+            try:
+                return file.name == "__init__.py" or word in file.read_bytes()
+            except OSError:
+                return False
+        return False
+
+    def _has_vocabulary(self, file: Path) -> bool:
+        known = self._vocabulary.get(file)
+        if known is None:
+            try:
+                data = file.read_bytes()
+            except OSError:
+                data = b""
+            known = self._vocabulary[file] = len(data) <= MAX_BYTES and bool(_VOCABULARY.search(data))
+        return known
 
     def exists(self, importer: ModuleEnv, dotted: str, level: int) -> bool:
         """Whether an import names a module of the project, relevant or not."""
@@ -224,13 +299,11 @@ class Project:
         if key in self._modules:
             return self._modules[key]
         self._modules[key] = None
-        if len(self._modules) > MAX_MODULES * 50:
-            return None
         try:
             data = key.read_bytes()
         except OSError:
             return None
-        if len(data) > MAX_BYTES or not _VOCABULARY.search(data):
+        if len(data) > MAX_BYTES or not (_VOCABULARY.search(data) or file.name == "__init__.py"):
             return None
         display = self._display(importer, file)
         try:

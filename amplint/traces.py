@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amplint.execution import Executor, OutOfBudget, STEP_BUDGET, initial
+from amplint.execution import Executor, OutOfBudget, initial
 from amplint.library import FRAMEWORK_NAMES, role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import Import, Scope, walk
@@ -87,7 +87,7 @@ def _finish(executor: Executor, scope: Scope, states: list[Machine]) -> list[Tra
 
 def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
     scope = env.program.body
-    executor.truncated, executor.budget = False, STEP_BUDGET
+    executor.start_entry()
     state = Machine()
     number = -env.number
     state.links[number] = (env, None)
@@ -95,7 +95,7 @@ def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
     state.stack = (number,)
     before = set(executor.executed)
     try:
-        outcomes = executor.block(scope.body, state)
+        outcomes = executor.block(env.pruned(scope), state)
     except OutOfBudget:
         executor.executed = before
         return []
@@ -173,7 +173,7 @@ def _annotated(env: ModuleEnv, executor: Executor, annotation: str, scope: Scope
 
 
 def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, list[Machine]]) -> list[Trace]:
-    executor.truncated, executor.budget = False, STEP_BUDGET
+    executor.start_entry()
     finals: list[Machine] = []
     try:
         if scope.is_method:
@@ -181,11 +181,9 @@ def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, 
             starts = _starts(env, executor, scope.parent, inits)
         else:
             starts = [initial(env, executor)]
-        executor.budget = STEP_BUDGET
         first = _drive(env, executor, scope, starts, 0)
         finals = first
         if _holds_a_step(first):
-            executor.budget = STEP_BUDGET
             for state in first:
                 _caller_may_update(executor, state)
             again = [s.clone() for s in first]

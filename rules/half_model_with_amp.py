@@ -9,7 +9,7 @@ from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import Net, Optimizer
+from amplint.values import Instance, Net, Optimizer, Result
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -182,7 +182,7 @@ def _default_dtype(unit: Unit) -> Iterator[Fault]:
         return
     for _, _, event in unit.events("step"):
         optimizer = event.optimizer
-        if isinstance(optimizer, Optimizer) and optimizer.owners and any(isinstance(o, Net) for o in optimizer.owners):
+        if isinstance(optimizer, Optimizer) and optimizer.owners and any(isinstance(o, (Net, Result, Instance)) for o in optimizer.owners):
             yield Fault(
                 settings[0].site,
                 "modules are built in float16 by default and then trained with mixed precision",

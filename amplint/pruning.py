@@ -1,0 +1,348 @@
+"""What of a program is worth executing: everything that cannot matter for AMP is dropped before a scope runs.
+
+A call matters when it can be an AMP event, reaches a function of the project that holds one, or gets
+hold of a scaler or an optimizer. What such statements read matters, and so do the guards around
+them. Branches and loops that are left empty go.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from amplint import library
+from amplint.program import (
+    Assign,
+    Attr,
+    Branch,
+    Call,
+    Closure,
+    Const,
+    Define,
+    Delete,
+    DictDisplay,
+    Evaluate,
+    Expr,
+    Global,
+    Handler,
+    Import,
+    Item,
+    Jump,
+    Loop,
+    Name,
+    Op,
+    Region,
+    Scope,
+    Seq,
+    Star,
+    Stmt,
+    Try,
+    Yield,
+    parts_of,
+    path_of,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amplint.project import ModuleEnv
+
+#: names of calls that are events whatever they are called on
+_EVENTS = frozenset(
+    "backward unscale_ zero_grad get_scale scale state_dict load_state_dict half bfloat16 register_hook autocast GradScaler ShardedGradScaler "
+    "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss nullcontext get_total_norm "
+    "register_post_accumulate_grad_hook custom_fwd custom_bwd set_grad_enabled no_grad inference_mode from_pretrained "
+    "DistributedDataParallel FullyShardedDataParallel fully_shard".split()
+)
+_EVENT_PARTS = re.compile(r"clip|scaler|autocast|optimizer$|^(Adam|SGD|RMSprop|LBFGS)")
+_STEPPED = re.compile(r"opt|sched|scal|lr|engine|accel|fabric|model|trainer|agent|solver")
+_SAVES = re.compile(r"save|dump|checkpoint|ckpt|snapshot")
+_HALF_WORDS = re.compile(r"half|float16|dtype|bf16|fp16|float32|\bfloat\b", re.IGNORECASE)
+#: a scope with such a word deals with AMP, even where it only hands something on
+_TELLING = re.compile(r"scaler|autocast|clip_grad", re.IGNORECASE)
+#: methods of containers and files, which say nothing about the project's classes
+_COMMON = frozenset(
+    "update get items keys values append extend add pop copy join format close write read split strip sort insert remove count index clear flush "
+    "setdefault mean sum item size view reshape to cpu cuda train eval parameters detach apply log info debug warning error print".split()
+)
+
+
+def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
+    """The scopes that hold an event, or call something by the name of a function of the module that does."""
+    direct: set[Scope] = set()
+    calls: dict[Scope, frozenset[str]] = {}
+    for scope in env.program.scopes:
+        names: set[str] = set()
+        for stmt in _own(scope):
+            if isinstance(stmt, Call):
+                name = call_name(stmt.func)
+                local = path_of(stmt.func).startswith("self.") or isinstance(stmt.func, Name)
+                if local or name not in _COMMON:
+                    names.add(name)
+                for arg in stmt.args:
+                    if isinstance(arg.value, (Name, Attr)):
+                        # a function that is handed on may be called
+                        names.add(call_name(arg.value))
+            if scope not in direct and _is_event(stmt, env, scope):
+                direct.add(scope)
+        if scope not in direct and any(_TELLING.search(w) for w in scope.words):
+            direct.add(scope)
+        calls[scope] = frozenset(names)
+    found = set(direct)
+    while True:
+        for scope in list(found):
+            # a class is relevant through its methods, a function through the functions it defines
+            if scope.parent is not None and scope.parent.kind != "module":
+                found.add(scope.parent)
+        known = {s.name for s in found if s.kind != "module"} - {"__init__"}
+        more = {s for s in env.program.scopes if s not in found and not known.isdisjoint(calls[s])}
+        imported = {s for s in env.program.scopes if s not in found and not env.relevant_imports.isdisjoint(calls[s])}
+        if not more and not imported:
+            return frozenset(found)
+        found |= more | imported
+
+
+def _own(scope: Scope) -> Iterator[Stmt]:
+    yield from walk(scope.prelude)
+    yield from walk(scope.body)
+
+
+def call_name(func: Expr) -> str:
+    """The last name of what is called: `step` of `self.scaler.step`."""
+    if isinstance(func, Attr):
+        return func.name
+    return func.id if isinstance(func, Name) else ""
+
+
+def _is_event(stmt: Stmt, env: ModuleEnv, scope: Scope) -> bool:
+    """Whether a statement can be an AMP event by itself."""
+    if isinstance(stmt, Call):
+        return _is_event_call(stmt, env, scope)
+    if isinstance(stmt, Assign):
+        return _writes_gradient(stmt.target) or any(_reads_gradient(e) for e in parts_of(stmt.value))
+    if isinstance(stmt, (Evaluate, Jump)) and stmt.value is not None:
+        return any(isinstance(e, Attr) and e.name in ("autocast", "grad") for e in parts_of(stmt.value))
+    if isinstance(stmt, Branch):
+        return False
+    return False
+
+
+def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
+    name = call_name(stmt.func)
+    if name in _EVENTS or _EVENT_PARTS.search(name) or name in env.watched:
+        return True
+    base = stmt.func.base if isinstance(stmt.func, Attr) else None
+    path = path_of(base)
+    if name == "step":
+        return bool(stmt.args) or bool(_STEPPED.search(path.rpartition(".")[2].lower())) or path.startswith("%")
+    if name == "update":
+        role = env.roles.get(scope, {}).get(path)
+        return role == "scaler" or "scal" in path.lower()
+    if name in ("to", "type", "float", "double"):
+        if name in ("float", "double"):
+            return stmt.dropped
+        return any(_HALF_WORDS.search(_text(a.value)) or (a.keyword or "") == "dtype" for a in stmt.args)
+    if name == "__enter__" or name == "__exit__":
+        return True
+    if _SAVES.search(name):
+        return True
+    if any(_reads_gradient(e) for a in stmt.args for e in parts_of(a.value)) or (base is not None and any(_reads_gradient(e) for e in parts_of(base))):
+        return True
+    return ".optim." in f".{path}." and name[:1].isupper()
+
+
+def _writes_gradient(target: Expr) -> bool:
+    if isinstance(target, Attr):
+        return target.name in ("grad", "requires_grad") or (target.name == "data")
+    if isinstance(target, Item):
+        return any(_reads_gradient(e) for e in parts_of(target.base))
+    return False
+
+
+def _reads_gradient(expr: Expr) -> bool:
+    return isinstance(expr, Attr) and expr.name == "grad" and path_of(expr.base) not in ("torch.autograd", "autograd")
+
+
+def _text(expr: Expr) -> str:
+    return " ".join(e.name if isinstance(e, Attr) else e.id if isinstance(e, Name) else str(e.value) for e in parts_of(expr) if isinstance(e, (Attr, Name, Const)))
+
+
+def words_of(expr: Expr) -> Iterator[str]:
+    """The attribute names in an expression."""
+    for part in parts_of(expr):
+        if isinstance(part, Attr):
+            yield part.name
+
+
+def prune(env: ModuleEnv, scope: Scope) -> list[Stmt]:
+    """The part of a scope's body that is worth executing."""
+    return _Slice(env, scope).body()
+
+
+class _Slice:
+    """A backward slice over one scope: statements that matter, then whatever they read, to a fixpoint."""
+
+    def __init__(self, env: ModuleEnv, scope: Scope) -> None:
+        self.env = env
+        self.scope = scope
+        self.names: set[str] = set()
+        self.kept: set[int] = set()
+        self.roles = env.roles.get(scope, {})
+        # an object's attributes are read elsewhere
+        self.is_setup = scope.kind != "function" or scope.name in ("__init__", "__enter__", "__post_init__", "setup", "__call__")
+
+    def body(self) -> list[Stmt]:
+        while True:
+            before = (len(self.names), len(self.kept))
+            self._mark(self.scope.body)
+            if (len(self.names), len(self.kept)) == before:
+                break
+        return self._filter(self.scope.body)
+
+    # --- marking ---------------------------------------------------------------------------------
+
+    def _mark(self, block: list[Stmt]) -> bool:
+        """Mark what matters in a block; whether anything does."""
+        any_kept = False
+        for stmt in reversed(block):
+            if self._matters(stmt):
+                any_kept = True
+                if id(stmt) not in self.kept:
+                    self.kept.add(id(stmt))
+                self._read(stmt)
+        return any_kept
+
+    def _matters(self, stmt: Stmt) -> bool:
+        if isinstance(stmt, Call):
+            return stmt.result in self.names or self._call_matters(stmt)
+        if isinstance(stmt, Assign):
+            return self._defines_needed(stmt.target) or _is_event(stmt, self.env, self.scope)
+        if isinstance(stmt, Branch):
+            # both arms must be marked, not only the first that matters
+            then, orelse = self._mark(stmt.then), self._mark(stmt.orelse)
+            return then or orelse
+        if isinstance(stmt, Loop):
+            body, prelude, orelse = self._mark(stmt.body), False, self._mark(stmt.orelse)
+            needed = stmt.collect in self.names or (stmt.target is not None and self._defines_needed(stmt.target) and stmt.kind == "for")
+            if stmt.kind == "comprehension":
+                return needed or self._has_effect(stmt.body)
+            if self._has_effect(stmt.body) or needed or orelse:
+                prelude = self._mark(stmt.prelude)
+                return True
+            return prelude or (body and self._leaves(stmt.body))
+        if isinstance(stmt, Region):
+            inner = self._mark(stmt.body)
+            return inner or (stmt.target is not None and self._defines_needed(stmt.target))
+        if isinstance(stmt, Try):
+            marks = [self._mark(stmt.body), *(self._mark(h.body) for h in stmt.handlers), self._mark(stmt.orelse), self._mark(stmt.final)]
+            return any(marks)
+        if isinstance(stmt, Evaluate):
+            return _is_event(stmt, self.env, self.scope)
+        return isinstance(stmt, (Jump, Yield, Define, Import, Global, Delete))
+
+    def _has_effect(self, block: list[Stmt]) -> bool:
+        return any(id(s) in self.kept and not isinstance(s, (Jump, Branch, Region, Try, Loop, Import, Define)) for s in walk(block))
+
+    def _leaves(self, block: list[Stmt]) -> bool:
+        return any(isinstance(s, Jump) and s.kind == "return" for s in walk(block))
+
+    def _call_matters(self, stmt: Call) -> bool:
+        if _is_event_call(stmt, self.env, self.scope):
+            return True
+        name = call_name(stmt.func)
+        path = path_of(stmt.func)
+        if isinstance(stmt.func, Name) or path.startswith("self.") or name not in _COMMON:
+            if name in self.env.relevant_names or name in self.env.relevant_imports:
+                return True
+        if path in self.roles and self.roles[path] == "model":
+            return True
+        for arg in stmt.args:
+            argument = path_of(arg.value)
+            if argument and (argument == "self" or self.roles.get(argument) in ("scaler", "optimizer") or "scaler" in argument):
+                return True
+        return path.startswith("self.") and bool(library.HOOK_NAMES.search(name)) and name not in _COMMON
+
+    def _defines_needed(self, target: Expr) -> bool:
+        if isinstance(target, Name):
+            return target.id in self.names or target.id in self.scope.outer_names or self.scope.kind != "function"
+        if isinstance(target, Attr):
+            if self.is_setup:
+                return True
+            return target.name in self.env.attribute_words or _writes_gradient(target)
+        if isinstance(target, Item):
+            return self._defines_needed(target.base) or _writes_gradient(target)
+        if isinstance(target, Seq):
+            return any(self._defines_needed(item) for item in target.items)
+        if isinstance(target, Star):
+            return self._defines_needed(target.value)
+        return False
+
+    # --- what is read ----------------------------------------------------------------------------
+
+    def _read(self, stmt: Stmt) -> None:
+        if isinstance(stmt, Call):
+            self._use(stmt.func)
+            for arg in stmt.args:
+                self._use(arg.value)
+        elif isinstance(stmt, Assign):
+            self._use(stmt.value)
+            self._use_target(stmt.target)
+        elif isinstance(stmt, Evaluate):
+            self._use(stmt.value)
+        elif isinstance(stmt, Branch):
+            self._use(stmt.test)
+        elif isinstance(stmt, Loop):
+            self._use(stmt.iterable)
+            self._use(stmt.test)
+            self._use(stmt.element)
+            self._use(stmt.key)
+        elif isinstance(stmt, Region):
+            self._use(stmt.context)
+        elif isinstance(stmt, (Jump, Yield)):
+            self._use(stmt.value)
+        elif isinstance(stmt, Define):
+            for scope in (stmt.scope,):
+                # a nested function may use anything of its encloser
+                self.names |= scope.words
+        elif isinstance(stmt, Try):
+            for handler in stmt.handlers:
+                self._use(handler.type)
+
+    def _use(self, expr: Expr | None) -> None:
+        for part in parts_of(expr):
+            if isinstance(part, Name):
+                self.names.add(part.id)
+            elif isinstance(part, Closure):
+                self.names |= part.scope.words
+
+    def _use_target(self, target: Expr) -> None:
+        if isinstance(target, (Attr, Item)):
+            self._use(target)
+        elif isinstance(target, Seq):
+            for item in target.items:
+                self._use_target(item)
+
+    # --- filtering -------------------------------------------------------------------------------
+
+    def _filter(self, block: list[Stmt]) -> list[Stmt]:
+        out: list[Stmt] = []
+        for stmt in block:
+            if id(stmt) not in self.kept:
+                continue
+            out.append(self._filtered(stmt))
+        return out
+
+    def _filtered(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Branch):
+            return replace(stmt, then=self._filter(stmt.then), orelse=self._filter(stmt.orelse))
+        if isinstance(stmt, Loop):
+            prelude = stmt.prelude if stmt.kind == "while" else []
+            return replace(stmt, prelude=prelude, body=self._filter(stmt.body), orelse=self._filter(stmt.orelse))
+        if isinstance(stmt, Region):
+            return replace(stmt, body=self._filter(stmt.body))
+        if isinstance(stmt, Try):
+            handlers = [Handler(h.type, h.name, self._filter(h.body), h.node) for h in stmt.handlers]
+            return replace(stmt, body=self._filter(stmt.body), handlers=handlers, orelse=self._filter(stmt.orelse), final=self._filter(stmt.final))
+        return stmt
