@@ -176,17 +176,21 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Governing:
-    """The codes that run on a file, and the screen for those among them that analyse it."""
+    """The codes that run on a file, the screen for those among them that analyse it, and the screen that
+    says whether the file must be Python even so."""
 
     codes: frozenset[str]
     screen: Screen
+    parsing: Screen
 
 
 @cache
 def _governing(settings: Settings, target: str, ignored: frozenset[str]) -> _Governing:
     rules = [r for r in settings.enabled_rules() if r.code not in ignored and in_range(target, r.torch)]
-    screen = Screen([rule for rule in rules if rule.code not in OWN_RULES])
-    return _Governing(frozenset(rule.code for rule in rules), screen)
+    analysing = [rule for rule in rules if rule.code not in OWN_RULES]
+    # where no rule is left that needs a tree, unreadable files are still those that some rule would look at
+    parsing = [] if analysing else [rule for rule in registry.all_rules() if rule.code not in OWN_RULES]
+    return _Governing(frozenset(rule.code for rule in rules), Screen(analysing), Screen(parsing))
 
 
 def check(
@@ -256,14 +260,16 @@ def _plan(file: SourceFile, configuration: Configuration, contents: Mapping[Path
     except OSError as error:
         _unreadable(plan, SourceError(f"cannot be read: {error.strerror or error}"))
         return plan
-    hits = plan.governing.screen.rules_for(data, file.display.endswith(".ipynb"))
+    is_notebook = file.display.endswith(".ipynb")
+    hits = plan.governing.screen.rules_for(data, is_notebook)
     plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
     if hits:
         plan.job = _Job(file, tuple(rule.code for rule in hits), target, settings, contents)
         plan.size = len(data)
         return plan
     run.screened_out += 1
-    if UNREADABLE in plan.codes and (file.named or plan.has_directives):
+    must_parse = file.named or plan.has_directives or plan.governing.parsing.rules_for(data, is_notebook)
+    if UNREADABLE in plan.codes and must_parse:
         broken = _syntax_error(data, file.display)
         if broken is not None:
             _unreadable(plan, broken)

@@ -292,14 +292,12 @@ class SourceModule:
 
     def _syntax_error(self, error: cst.ParserSyntaxError | None) -> SourceError:
         """CPython's message where it refuses the text as well: it is written for people."""
-        message, line, column = "cannot be parsed", 1, 1
+        message, line, column = "LibCST, which amplint parses with, does not understand this", 1, 1
         if error is not None:
-            message = error.message.splitlines()[0].removeprefix("parser error: ")
-            found = re.match(r"error at (\d+):(\d+)(: )?", message)
+            line, column = error.raw_line, error.raw_column + 1
+            found = re.search(r"error at (\d+):(\d+)", error.message)
             if found:
-                line, column, message = int(found[1]), int(found[2]), message[found.end() :]
-            else:
-                line, column = error.raw_line, error.raw_column + 1
+                line, column = int(found[1]), int(found[2])
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -308,7 +306,7 @@ class SourceModule:
             message = refused.msg
             line, column = refused.lineno or line, refused.offset or column
         except (ValueError, RecursionError, MemoryError):
-            pass
+            message = "cannot be parsed"
         cell, line = self.locate(min(max(line, 1), len(self.line_starts)))
         return SourceError(message, line, max(column, 1), cell)
 

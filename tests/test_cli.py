@@ -139,6 +139,8 @@ def test_a_file_that_cannot_be_parsed_is_a_finding_and_the_run_goes_on(clipped: 
         ("deep.py", "AMP902"),
         ("train.py", "AMP201"),
     ]
+    alone = amplint("--output-format", "concise", "--select", "AMP902", ".").out
+    assert [line.split(":")[0] for line in alone.splitlines()] == ["book.ipynb", "broken.py", "deep.py"]
     assert "screened.py:1:7: AMP902" in amplint("--output-format", "concise", "screened.py").out
     assert amplint("--ignore", "AMP902", "screened.py").status == 0
 

@@ -72,6 +72,18 @@ def test_what_is_no_python_is_refused_with_a_place(data: bytes, line: int, messa
     assert (error.line, error.cell) == (line, None)
 
 
+def test_python_that_the_parser_does_not_know_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(text: str) -> cst.Module:
+        raise cst.ParserSyntaxError(
+            "parser error: error at 2:3: expected one of ...", lines=[text], raw_line=2, raw_column=0
+        )
+
+    monkeypatch.setattr(cst, "parse_module", stuck)
+    error = refusal(b"x = 1\ny = 2\n")
+    assert (error.line, error.column) == (2, 3)
+    assert "LibCST" in error.message
+
+
 @pytest.mark.parametrize(
     "text",
     [
