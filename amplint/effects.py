@@ -497,6 +497,8 @@ class Effects:
         if found is None and is_module:
             self.forward(callee, site, state)
             found = self.x.method(callee.cls, "forward", state)
+            if found is not None and not found[0].env.deals_with_training(found[1]):
+                found = None
         if found is not None:
             owner, scope = found
             func = Func(owner.env, scope, owner.parts[2], callee)
@@ -1043,10 +1045,14 @@ class Effects:
         callee, pos, kw = context.origin
         outer_stack, outer_calls = state.stack, state.calls
 
+        needed = self.x.after
+
         def resume(at: Machine, value: Value) -> list[Outcome]:
             stack, calls = at.stack, at.calls
             at.stack, at.calls = outer_stack, outer_calls
+            inner, self.x.after = self.x.after, needed
             out = self.x.within(stmt, None, at, value)
+            self.x.after = inner
             for after, _ in out:
                 after.stack, after.calls = stack, calls
             return out

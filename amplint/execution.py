@@ -133,6 +133,8 @@ class Executor:
         self.total = MODULE_BUDGET
         #: what the budget may fall to before fewer paths are followed
         self._narrow = STEP_BUDGET // 2
+        #: first path to every (event, gradient state) of the entry
+        self.observed: dict[Any, tuple[Any, dict[Any, bool]]] = {}
         #: functions that were seen to change nothing, by entry
         self.inert: set[Scope] = set()
         self.truncated = False
@@ -141,8 +143,11 @@ class Executor:
         self.entered: list[ModuleEnv] = []
         self.cut: set[Scope] = set()
         self._depth = 0
-        #: by block: the block (kept alive, its id is the key) and what dies in it
-        self._dead: dict[int, tuple[list[Stmt], list[tuple[str, ...]]]] = {}
+        #: by block: the block (kept alive, its id is the key) and what is read after each statement
+        self._read_after: dict[int, tuple[list[Stmt], list[frozenset[str]]]] = {}
+        self._reads: dict[Stmt, frozenset[str]] = {}
+        #: the names that are read after the statement being executed
+        self.after: frozenset[str] = frozenset()
         self._materialising: set[tuple[Value, str]] = set()
         self._materialised: dict[tuple[Value, str], tuple[Value | None, dict[Any, Any]]] = {}
         #: where an object was made
@@ -152,27 +157,23 @@ class Executor:
 
     # --- blocks and statements -------------------------------------------------------------------
 
-    def block(self, body: list[Stmt], start: Machine, used_after: tuple[Expr | None, ...] = ()) -> list[Outcome]:
-        """Execute statements in order; the outcomes of all paths.
-
-        `used_after` are expressions that will be evaluated right after the block.
-        """
+    def block(self, body: list[Stmt], start: Machine, after: frozenset[str] = frozenset()) -> list[Outcome]:
+        """Execute statements in order; the outcomes of all paths. `after` are the names that are read afterwards."""
         live = [start]
         done: list[Outcome] = []
-        dead = self._dead_temporaries(body, used_after)
+        needed = self._names_read_after(body, after)
         for position, stmt in enumerate(body):
             following: list[Machine] = []
+            self.after = needed[position]
             for state in live:
-                for after, signal in self.stmt(stmt, state):
+                for reached, signal in self.stmt(stmt, state):
                     if signal is None:
-                        following.append(after)
+                        following.append(reached)
                     else:
-                        done.append((after, signal))
+                        done.append((reached, signal))
+                self.after = needed[position]
             if len(following) > 1 and (len(following) > len(live) or type(stmt) in _COMPOUND):
-                for state in following:
-                    frame = state.frame
-                    for name in dead[position]:
-                        frame.pop(name, None)
+                self._forget(following, needed[position])
                 following, dropped = merge(following, stmt, self.limit)
                 self.truncated |= dropped
             live = following
@@ -180,28 +181,46 @@ class Executor:
                 break
         return [(state, None) for state in live] + self._merge_signals(done, body)
 
-    def _dead_temporaries(self, body: list[Stmt], used_after: tuple[Expr | None, ...]) -> list[tuple[str, ...]]:
-        """For each statement, the temporaries made so far that nothing in the block uses afterwards."""
-        known = self._dead.get(id(body))
+    def _names_read_after(self, body: list[Stmt], after: frozenset[str]) -> list[frozenset[str]]:
+        """For each statement of a block, the variables that are read once it is done."""
+        known = self._read_after.get(id(body))
         if known is not None:
             return known[1]
-        needed = {name for expr in used_after for name in temporaries_read(expr)}
-        last: dict[str, int] = {}
-        made: list[tuple[int, str]] = []
-        for position, stmt in enumerate(body):
+        needed: list[frozenset[str]] = []
+        reading = after
+        for stmt in reversed(body):
+            needed.append(reading)
+            reading = reading | self.names_read(stmt)
+        needed.reverse()
+        self._read_after[id(body)] = (body, needed)
+        return needed
+
+    def names_read(self, stmt: Stmt) -> frozenset[str]:
+        """Every variable that a statement reads, nested statements and functions included."""
+        known = self._reads.get(stmt)
+        if known is None:
+            found: set[str] = set()
             for inner in walk([stmt]):
-                for name in temporaries_of(inner):
-                    last[name] = position
-                result = inner.result if isinstance(inner, (Call, Yield)) else inner.collect if isinstance(inner, Loop) else ""
-                if result:
-                    made.append((position, result))
-        dead: list[tuple[str, ...]] = []
-        for position in range(len(body)):
-            dead.append(
-                tuple(name for at, name in made if at <= position and last.get(name, -1) <= position and name not in needed)
-            )
-        self._dead[id(body)] = (body, dead)
-        return dead
+                for expr in expressions_of(inner):
+                    for part in parts_of(expr):
+                        if isinstance(part, Name):
+                            found.add(part.id)
+                        elif isinstance(part, Closure):
+                            found |= part.scope.words
+                if isinstance(inner, Define):
+                    found |= inner.scope.words
+            known = self._reads[stmt] = frozenset(found)
+        return known
+
+    @staticmethod
+    def _forget(states: list[Machine], needed: frozenset[str]) -> None:
+        """Drop variables that nothing reads any more, so that they keep no paths apart."""
+        for state in states:
+            env, _ = state.links[state.stack[-1]]
+            frame = state.frame
+            for name in [n for n in frame if n not in needed and not n.startswith("#")]:
+                if state.stack[-1] > 0 and name not in env.captured or name.startswith("%"):
+                    del frame[name]
 
     def _merge_signals(self, done: list[Outcome], point: object) -> list[Outcome]:
         if len(done) < 2:
@@ -230,6 +249,7 @@ class Executor:
         self.budget = STEP_BUDGET if self.total > 0 else STEP_BUDGET // 4
         self._narrow = self.budget // 2
         self.inert = set()
+        self.observed = {}
 
     def _run_short(self) -> None:
         """Half of the budget is gone: follow fewer paths, so that what is left reaches the end."""
@@ -432,9 +452,10 @@ class Executor:
 
     def _branch(self, stmt: Branch, state: Machine) -> list[Outcome]:
         out: list[Outcome] = []
+        needed = self.after
         for after, truth in self.split(state, self.value(stmt.test, state)):
             body = stmt.then if truth else stmt.orelse
-            out.extend(self.block(body, after) if body else [(after, None)])
+            out.extend(self.block(body, after, needed) if body else [(after, None)])
         return out
 
     def _jump(self, stmt: Jump, state: Machine) -> list[Outcome]:
@@ -471,6 +492,8 @@ class Executor:
         assert stmt.iterable is not None
         iterable = self.value(stmt.iterable, state)
         outer = state.loops
+        leaving = self.after
+        needed = leaving | self.names_read(stmt)
         gathered: list[Value] = []
         live: list[tuple[Machine, list[Value]]] = [(state, gathered)]
         done: list[Outcome] = []
@@ -485,7 +508,7 @@ class Executor:
                     element = self.element(stmt, sequence, index, current, outer)
                     if stmt.target is not None:
                         self.bind(stmt.target, element, current, stmt)
-                    for after, signal in self.block(stmt.body, current, (stmt.element, stmt.key)):
+                    for after, signal in self.block(stmt.body, current, needed):
                         after.loops = outer
                         kind = signal[0] if signal is not None else None
                         if kind in (None, "continue"):
@@ -497,7 +520,7 @@ class Executor:
                 live = self._merge_gathered(following, stmt)
             for after, items in live:
                 if stmt.orelse:
-                    for last, signal in self.block(stmt.orelse, after):
+                    for last, signal in self.block(stmt.orelse, after, leaving):
                         (done if signal is not None else finished).append((last, signal if signal else items))  # type: ignore[arg-type]
                 else:
                     finished.append((after, items))
@@ -645,6 +668,8 @@ class Executor:
 
     def _while(self, stmt: Loop, state: Machine) -> list[Outcome]:
         outer = state.loops
+        leaving = self.after
+        needed = leaving | self.names_read(stmt)
         live = [state]
         done: list[Outcome] = []
         assert stmt.test is not None
@@ -652,7 +677,7 @@ class Executor:
             following: list[Machine] = []
             for current in live:
                 current.loops = (*outer, (id(stmt), index))
-                for ready, signal in self.block(stmt.prelude, current, (stmt.test,)) if stmt.prelude else [(current, None)]:
+                for ready, signal in self.block(stmt.prelude, current, needed) if stmt.prelude else [(current, None)]:
                     if signal is not None:
                         ready.loops = outer
                         done.append((ready, signal))
@@ -662,7 +687,7 @@ class Executor:
                         ready.loops = outer
                         done.append((ready, None))
                         continue
-                    for after, inner in self.block(stmt.body, ready):
+                    for after, inner in self.block(stmt.body, ready, needed):
                         after.loops = outer
                         kind = inner[0] if inner is not None else None
                         if kind in (None, "continue"):
@@ -674,7 +699,7 @@ class Executor:
             live, dropped = merge(following, stmt, self.limit)
             self.truncated |= dropped
         for after in live:
-            done.extend(self.block(stmt.orelse, after) if stmt.orelse else [(after, None)])
+            done.extend(self.block(stmt.orelse, after, leaving) if stmt.orelse else [(after, None)])
         return done
 
     def _region(self, stmt: Region, state: Machine) -> list[Outcome]:
@@ -690,12 +715,14 @@ class Executor:
             state.regions = (*saved, entered)
         if stmt.target is not None:
             self.bind(stmt.target, target, state, stmt)
-        out = self.block(stmt.body, state)
+        out = self.block(stmt.body, state, self.after)
         for after, _ in out:
             after.regions = saved
         return out
 
     def _try(self, stmt: Try, state: Machine) -> list[Outcome]:
+        leaving = self.after
+        whole = leaving | self.names_read(stmt)
         handled: list[Outcome] = []
         interrupted: list[Machine] = []
         out: list[Outcome] = []
@@ -705,6 +732,7 @@ class Executor:
             for current in live:
                 if stmt.handlers and not self.silent and self.effects.can_raise(inner, current):
                     interrupted.append(self._raised_at(inner, current))
+                self.after = whole
                 for after, signal in self.stmt(inner, current):
                     if signal is None:
                         following.append(after)
@@ -715,7 +743,7 @@ class Executor:
             live, dropped = merge(following, inner, self.limit)
             self.truncated |= dropped
         for current in live:
-            out.extend(self.block(stmt.orelse, current) if stmt.orelse else [(current, None)])
+            out.extend(self.block(stmt.orelse, current, whole) if stmt.orelse else [(current, None)])
         if stmt.handlers:
             interrupted, dropped = merge(interrupted, stmt, self.limit)
             self.truncated |= dropped
@@ -724,13 +752,13 @@ class Executor:
                     entry = current.clone()
                     if handler.name:
                         entry.frame[handler.name] = Sym("exception", id(handler))
-                    handled.extend(self.block(handler.body, entry))
+                    handled.extend(self.block(handler.body, entry, whole))
         out.extend(handled)
         if not stmt.final:
             return out
         finished: list[Outcome] = []
         for current, signal in out:
-            for after, last in self.block(stmt.final, current):
+            for after, last in self.block(stmt.final, current, leaving):
                 finished.append((after, last if last is not None else signal))
         return finished
 
@@ -861,10 +889,12 @@ class Executor:
             self.executed.add(callee.scope)
         self._depth += 1
         start, heap, grads = state.trace, state.heap.copy(), state.grads.copy()
+        caller_needs = self.after
         try:
             outcomes = self.block(callee.env.pruned(callee.scope), state)
         finally:
             self._depth -= 1
+            self.after = caller_needs
         if all(_changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes):
             self.inert.add(callee.scope)
         results: list[tuple[Machine, Value, Signal | None]] = []
@@ -961,6 +991,8 @@ class Executor:
                 state.heap[(instance, f"#{number}")] = value
             return [(state, instance, None)]
         owner, scope = init
+        if self.is_module_class(cls, state) and not owner.env.deals_with_training(scope):
+            return [(state, instance, None)]
         if scope not in owner.env.relevant and not any(_interesting(v) for v in (*positional, *keywords.values())):
             return [(state, instance, None)]
         bound = Func(owner.env, scope, owner.parts[2], instance)
@@ -1036,7 +1068,10 @@ class Executor:
         """A variable's value; an import is resolved at its first use."""
         if isinstance(found, Sym) and found.parts[0] == "lazy":
             _, env, stmt = found.parts
-            found = frame[name] = self.imported(env, stmt, state)
+            known = env.shared.get(stmt)
+            if known is None:
+                known = env.shared[stmt] = self.imported(env, stmt, state)
+            return known  # type: ignore[no-any-return]
         return found
 
     def role(self, path: str, state: Machine) -> str | None:
@@ -1378,9 +1413,12 @@ class Executor:
             state.frame[target.id] = value
         elif isinstance(target, Attr):
             base = self.value(target.base, state)
+            env, _ = state.links[state.stack[-1]]
+            kept = target.name in env.attribute_words or _interesting(value)
             for choice in _choices(base):
                 self.effects.attribute_bound(choice, target, value, state, stmt)
-                state.heap[(choice, target.name)] = value
+                if kept:
+                    state.heap[(choice, target.name)] = value
         elif isinstance(target, Item):
             base, index = self.value(target.base, state), self.value(target.index, state)
             self.effects.item_bound(base, index, value, state, stmt)
@@ -1444,18 +1482,21 @@ class Executor:
             return event
         state.count += 1
         state.trace = (state.trace, event)
-        summary = (
-            kind,
-            id(site.node),
-            tuple((o, g.kind, g.maybe) for o, g in known.items()),
-            fields.get("stage"),
-            tuple(r.context for r in state.regions),
-            len(state.calls),
-        )
-        state.signature = state.signature | {summary}
+        met = tuple((o, g.kind, g.maybe, g.stale is None) for o, g in known.items())
+        self.observe((kind, id(site.node), met, fields.get("stage"), tuple(r.context for r in state.regions)), state)
+        if kind in _PENDING_EVENTS or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values())):
+            state.signature = state.signature | {(kind, id(site.node), met)}
         return event
 
+    def observe(self, key: Any, state: Machine) -> None:
+        """Remember the first path to every event in every gradient state: the path may be given up later, what
+        happened on it has been seen."""
+        self.observed.setdefault(key, (state.trace, dict(state.assume)))
 
+
+#: events whose meaning depends on what follows: paths with and without them are kept apart
+_PENDING_EVENTS = frozenset({"cast", "freeze", "hook", "jump", "default_dtype"})
+_PENDING_WHILE_SCALED = frozenset({"clip", "grad_write", "grad_read", "update"})
 _COMPOUND = frozenset({Branch, Loop, Try, Region})
 _OPEN = (Sym, AttrOf, ItemOf, Result)
 
@@ -1470,19 +1511,6 @@ def _changed_nothing(after: Machine, signal: Signal | None, start: Any, heap: di
         if event.kind not in _QUIET_EVENTS:
             return False
     return all(heap.get(slot) is value for slot, value in after.heap.items())
-
-
-def temporaries_read(expr: Expr | None) -> Iterator[str]:
-    """The temporaries in an expression."""
-    for part in parts_of(expr):
-        if isinstance(part, Name) and part.id.startswith("%"):
-            yield part.id
-
-
-def temporaries_of(stmt: Stmt) -> Iterator[str]:
-    """The temporaries that a statement itself reads, nested statements aside."""
-    for expr in expressions_of(stmt):
-        yield from temporaries_read(expr)
 
 
 def _interesting(value: Value) -> bool:

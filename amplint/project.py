@@ -21,6 +21,7 @@ _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 _VOCABULARY = re.compile(
     rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
 )
+_TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
@@ -56,6 +57,22 @@ class ModuleEnv:
     def relevant_names(self) -> frozenset[str]:
         """Names of the functions and classes that are worth executing."""
         return frozenset(s.name for s in self.relevant if s.kind != "module")
+
+    @cached_property
+    def global_words(self) -> frozenset[str]:
+        """Names that functions and classes worth executing mention."""
+        return frozenset(w for s in self.relevant if s.kind != "module" for w in s.words)
+
+    @cached_property
+    def captured(self) -> frozenset[str]:
+        """Names that a function nested in another one may read from it."""
+        return frozenset(
+            name for s in self.program.scopes if s.parent is not None and s.parent.kind == "function" for name in s.words
+        )
+
+    def deals_with_training(self, scope: Scope) -> bool:
+        """Whether a method of a network does more than compute: opens regions, scales, steps."""
+        return any(_TRAINING_WORDS.search(word) for word in scope.words)
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:

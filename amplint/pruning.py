@@ -51,15 +51,19 @@ if TYPE_CHECKING:
 
 #: names of calls that are events whatever they are called on
 _EVENTS = frozenset(
-    "backward unscale_ zero_grad get_scale scale state_dict load_state_dict half bfloat16 register_hook autocast GradScaler ShardedGradScaler "
+    "backward unscale_ zero_grad get_scale scale state_dict half bfloat16 register_hook autocast GradScaler ShardedGradScaler "
     "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss nullcontext get_total_norm "
-    "register_post_accumulate_grad_hook custom_fwd custom_bwd set_grad_enabled no_grad inference_mode from_pretrained "
-    "DistributedDataParallel FullyShardedDataParallel fully_shard".split()
+    "register_post_accumulate_grad_hook custom_fwd custom_bwd".split()
+)
+#: events that matter where something else happens, and make no function worth executing by themselves
+_MINOR_EVENTS = frozenset(
+    "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel FullyShardedDataParallel fully_shard".split()
 )
 _EVENT_PARTS = re.compile(r"clip|scaler|autocast|optimizer$|^(Adam|SGD|RMSprop|LBFGS)")
 _STEPPED = re.compile(r"opt|sched|scal|lr|engine|accel|fabric|model|trainer|agent|solver")
 _SAVES = re.compile(r"save|dump|checkpoint|ckpt|snapshot")
 _HALF_WORDS = re.compile(r"half|float16|dtype|bf16|fp16|float32|\bfloat\b", re.IGNORECASE)
+_SIXTEEN_BITS = re.compile(r"half|float16|bf16|fp16", re.IGNORECASE)
 #: a scope with such a word deals with AMP, even where it only hands something on
 _TELLING = re.compile(r"scaler|autocast|clip_grad", re.IGNORECASE)
 #: methods of containers and files, which say nothing about the project's classes
@@ -85,7 +89,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
                     if isinstance(arg.value, (Name, Attr)):
                         # a function that is handed on may be called
                         names.add(call_name(arg.value))
-            if scope not in direct and _is_event(stmt, env, scope):
+            if scope not in direct and _is_event(stmt, env, scope) and not _is_minor_event(stmt):
                 direct.add(scope)
         if scope not in direct and any(_TELLING.search(w) for w in scope.words):
             direct.add(scope)
@@ -129,8 +133,20 @@ def _is_event(stmt: Stmt, env: ModuleEnv, scope: Scope) -> bool:
     return False
 
 
+def _is_minor_event(stmt: Stmt) -> bool:
+    """Whether a call is an event only in the company of others."""
+    if not isinstance(stmt, Call):
+        return False
+    name = call_name(stmt.func)
+    if name in ("to", "type", "float", "double"):
+        return not any(_SIXTEEN_BITS.search(_text(a.value)) for a in stmt.args)
+    return name in _MINOR_EVENTS
+
+
 def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     name = call_name(stmt.func)
+    if name in _MINOR_EVENTS:
+        return True
     if name in _EVENTS or _EVENT_PARTS.search(name) or name in env.watched:
         return True
     base = stmt.func.base if isinstance(stmt.func, Attr) else None
@@ -266,7 +282,9 @@ class _Slice:
 
     def _defines_needed(self, target: Expr) -> bool:
         if isinstance(target, Name):
-            return target.id in self.names or target.id in self.scope.outer_names or self.scope.kind != "function"
+            if target.id in self.names or target.id in self.scope.outer_names or self.scope.kind == "class":
+                return True
+            return self.scope.kind == "module" and target.id in self.env.global_words
         if isinstance(target, Attr):
             if self.is_setup:
                 return True

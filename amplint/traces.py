@@ -82,7 +82,23 @@ def _called_names(env: ModuleEnv) -> frozenset[str]:
 
 
 def _finish(executor: Executor, scope: Scope, states: list[Machine]) -> list[Trace]:
-    return [Trace(scope, tuple(s.events()), s.assume, executor.truncated) for s in states if s.trace is not None]
+    """The traces of an entry: of the paths that reached its end, then of those to events that none of them holds."""
+    traces = [Trace(scope, tuple(s.events()), s.assume, executor.truncated) for s in states if s.trace is not None]
+    seen = {event for trace in traces for event in trace.events}
+    for link, assume in executor.observed.values():
+        if link is not None and link[1] not in seen:
+            events = _unlinked(link)
+            seen.update(events)
+            traces.append(Trace(scope, events, assume, True))
+    return traces
+
+
+def _unlinked(link: Any) -> tuple[Event, ...]:
+    events = []
+    while link is not None:
+        link, event = link
+        events.append(event)
+    return tuple(reversed(events))
 
 
 def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
@@ -97,8 +113,8 @@ def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
     try:
         outcomes = executor.block(env.pruned(scope), state)
     except OutOfBudget:
-        executor.executed = before
-        return []
+        executor.executed, executor.truncated = before, True
+        return _finish(executor, scope, [])
     states = [s for s, _ in outcomes]
     if states and "globals" not in env.shared:
         env.shared["globals"] = (dict(states[0].frames[number]), dict(states[0].heap))
