@@ -5,28 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import enclosing
+from amplint.library import role
+from amplint.names import Names, names_of
+from amplint.program import Call, Evaluate, Expr, Region, Scope, walk
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
-
-#: a call at the start of a line (or of a notebook's string): what a bare statement looks like, and most regions do not
-_BARE_CALLS = tuple(
-    start + module + b"autocast("
-    for start in (b"\n", b"\t", b"  ", b'"')
-    for module in (b"", b"torch.", b"th.", b"amp.", b"torch.amp.", b"cuda.amp.", b"torch.cuda.amp.", b"torch.cpu.amp.")
-)
-#: the class itself where an object belongs, followed by what ends a decorator or an item of a `with`
-_CLASS_NAMED = (
-    b"autocast:",
-    b"autocast,",
-    b"autocast as ",
-    b"autocast\n",
-    b"autocast\r",
-    b"autocast\\n",
-    b"autocast  #",
-)
 
 
 class AutocastNotEntered(Rule):
@@ -130,9 +119,50 @@ class AutocastNotEntered(Rule):
     code = "AMP103"
     name = "autocast-not-entered"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (*_BARE_CALLS, *_CLASS_NAMED))
+    needles = ((b"autocast",),)
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        names = names_of(unit.env)
+        for scope in unit.env.program.scopes:
+            for stmt in walk(scope.body):
+                site = Site(unit.source, stmt.node) if isinstance(stmt, (Call, Evaluate, Region)) else None
+                if isinstance(stmt, Call) and stmt.dropped and _is_autocast(names, stmt.func, scope) and site is not None:
+                    if not _probes(site):
+                        yield Fault(site, _DROPPED)
+                elif isinstance(stmt, Evaluate) and _is_autocast(names, stmt.value, scope) and site is not None:
+                    yield Fault(site, "the autocast class is named and nothing is entered; call it in a with statement")
+                elif isinstance(stmt, Region) and _is_autocast(names, stmt.context, scope) and site is not None:
+                    yield Fault(site, "the with statement is given the autocast class itself, where an object of it belongs")
+            yield from _decorators(unit, names, scope)
+        for _, _, event in unit.events("construct_autocast"):
+            # a name that another module of the project brings in
+            if event.details["dropped"] and not _probes(event.site):
+                yield Fault(event.site, _DROPPED)
+
+
+_DROPPED = "autocast is called and its context is dropped, so no region is entered"
+
+
+def _is_autocast(names: Names, expr: Expr, scope: Scope) -> bool:
+    found = names.of(expr, scope)
+    return bool(found) and all(role(name) in ("autocast", "device_autocast") for name in found)
+
+
+def _decorators(unit: Unit, names: Names, scope: Scope) -> Iterator[Fault]:
+    if isinstance(scope.node, (cst.FunctionDef, cst.ClassDef)) and scope.parent is not None:
+        for written, decorator in zip(scope.node.decorators, scope.decorators):
+            if _is_autocast(names, decorator, scope.parent):
+                yield Fault(
+                    Site(unit.source, written.decorator),
+                    "the autocast class itself is the decorator; the function is taken for its first argument",
+                )
+
+
+def _probes(site: Site) -> bool:
+    """Whether a call is there to see if it raises: in a `try`, or under `pytest.raises` and the like."""
+    around = enclosing(site, cst.Try, cst.With, cst.FunctionDef)
+    if isinstance(around, cst.With):
+        return any("raises" in site.module.segment(item.item).lower() for item in around.items)
+    return isinstance(around, cst.Try) and bool(around.handlers) and enclosing(site, cst.IndentedBlock) is around.body
