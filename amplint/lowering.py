@@ -449,7 +449,11 @@ class _Lowering:
         return Op("fstring", (self.expr(node.left), self.expr(node.right)))
 
     def _fstring(self, node: cst.FormattedString) -> Expr:
-        parts = [self.expr(p.expression) for p in node.parts if isinstance(p, cst.FormattedStringExpression)]
+        parts = [
+            self.expr(p.expression) if isinstance(p, cst.FormattedStringExpression) else Const(p.value)
+            for p in node.parts
+            if isinstance(p, (cst.FormattedStringExpression, cst.FormattedStringText))
+        ]
         return Op("fstring", tuple(parts))
 
     def _unary(self, node: cst.UnaryOperation) -> Expr:

@@ -8,7 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amplint.program import Assign, Attr, Call, Define, Expr, Import, Loop, Name, Region, Scope, Seq, Star, Stmt, Try, Yield, walk
+from amplint.program import (
+    Assign,
+    Attr,
+    Call,
+    Define,
+    Expr,
+    Import,
+    Loop,
+    Name,
+    Region,
+    Scope,
+    Seq,
+    Star,
+    Stmt,
+    Try,
+    Yield,
+    walk,
+)
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv
@@ -74,7 +91,7 @@ def names_of(env: ModuleEnv) -> Names:
     known = env.shared.get("names")
     if known is None:
         known = env.shared["names"] = Names(env)
-    return known  # type: ignore[no-any-return]
+    return known
 
 
 def _full(stmt: Import) -> str:

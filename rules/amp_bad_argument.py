@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
+from amplint.analysis import version
 from amplint.finding import Severity
-from amplint.needles import TRAINS
-from amplint.rule import Fault, Rule
+from amplint.library import GENERIC_AUTOCAST
+from amplint.names import names_of
+from amplint.program import Assign, Attr, Branch, Call, Name, Op, Param, parts_of, path_of, walk
+from amplint.program import Const as Literal
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import AttrOf, Const, Ext, Framework, Instance, OpV, Params, Result, Sym, Value
+from amplint.values import Param as Parameter
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+
+_GENERIC_SCALERS = frozenset({"torch.GradScaler", "torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler"})
+_COMPARISONS = frozenset({"not", "==", "!=", "<", "<=", ">", ">=", "is", "is not", "in", "not in"})
+#: a name of which a test by itself shows that it is a flag, and not an option that may be None
+_FLAG_NAMES = re.compile(r"amp|fp16|bf16|half|mixed|enable|autocast|^(use|is|no|with|do)_", re.IGNORECASE)
+_NOT_A_FLAG = re.compile(r"dtype|type$|device|precision|ctx|context", re.IGNORECASE)
 
 
 class AmpBadArgument(Rule):
@@ -126,13 +142,201 @@ class AmpBadArgument(Rule):
     code = "AMP104"
     name = "amp-bad-argument"
     severity = Severity.ERROR
-    needles = (
-        (b"autocast(", b"GradScaler(", b"scaler.update("),
-        (*TRAINS, b"Scaler", b"torch.device(", b"cuda:", b'autocast("', b"autocast('", b"autocast(self", b"use_amp"),
-    )
+    needles = ((b"autocast", b"GradScaler", b"caler.update("),)
     fix = "safe"
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for _, _, event in unit.events("construct_autocast", "construct_scaler", "update"):
+            for message, fix in _JUDGES[event.kind](unit, event):
+                yield Fault(event.site, message, tuple(unit.call_steps(event)), fix=fix)
+
+
+Verdicts = Iterator[tuple[str, FixPlan | None]]
+
+
+def _autocast(unit: Unit, event: Event) -> Verdicts:
+    if event.details["callee"] not in GENERIC_AUTOCAST:
+        return
+    places = ("device_type", "enabled") if version(unit.target) < (1, 12) else ("device_type", "dtype")
+    given = dict(zip(places, event.details["arguments"], strict=False))
+    given.update(event.details["keywords"])
+    for device in _choices(unit, given.get("device_type")):
+        if _is_device(unit, device):
+            node = _argument(event.site, 0, "device_type")
+            yield "device_type is given a torch.device; it must be the type, a string", _replacement(node, "{}.type")
+        elif (isinstance(device, Const) and isinstance(device.value, (bool, int))) or _is_flag(unit, device):
+            yield "a flag stands in the place of device_type, which must be a string", None
+        elif _has_index(device) and version(unit.target) < (2, 4):
+            yield "device_type holds an index, which torch refuses before 2.4", None
+    if any(_is_flag(unit, dtype) for dtype in _choices(unit, given.get("dtype"))):
+        yield "a flag stands in the place of the dtype", _as_keyword(event.site, 1, "enabled")
+
+
+def _scaler(unit: Unit, event: Event) -> Verdicts:
+    arguments = event.details["arguments"]
+    first = arguments[0] if arguments else None
+    if event.details["callee"] not in _GENERIC_SCALERS:
+        if isinstance(first, Const) and isinstance(first.value, str):
+            yield "the first place of torch.cuda.amp.GradScaler is the initial scale, and a string stands there", None
+        elif _is_flag(unit, first):
+            yield "a flag stands in the place of the initial scale", _as_keyword(event.site, 0, "enabled")
+        return
+    if _is_flag(unit, first):
+        yield "a flag stands in the place of the device; the scaler is enabled", _as_keyword(event.site, 0, "enabled")
+    elif isinstance(first, Const) and isinstance(first.value, (int, float)):
+        fix = _as_keyword(event.site, 0, "init_scale")
+        yield "a number stands in the place of the device; the initial scale stays at 65536", fix
+    elif len(arguments) > 1 and _is_flag(unit, arguments[1]):
+        yield "a flag stands in the place of the initial scale", _as_keyword(event.site, 1, "enabled")
+
+
+def _update(unit: Unit, event: Event) -> Verdicts:
+    new_scale = event.details["new_scale"]
+    if isinstance(new_scale, Const) and type(new_scale.value) is int:
+        node = _argument(event.site, 0, "new_scale")
+        literal = node is not None and isinstance(node.node, cst.Integer)
+        yield "update() takes an int for a tensor; it must be a float", _replacement(node, "{}.0") if literal else None
+
+
+_JUDGES = {"construct_autocast": _autocast, "construct_scaler": _scaler, "update": _update}
+
+
+# --- what a value is -----------------------------------------------------------------------------
+
+
+def _choices(unit: Unit, value: Value | None) -> Iterator[Value]:
+    """What a value can be: the arms of a choice, what the class binds an attribute to."""
+    if isinstance(value, OpV) and value.op == "ite":
+        yield from _choices(unit, value.args[1])
+        yield from _choices(unit, value.args[2])
+    elif isinstance(value, AttrOf) and isinstance(value.base, Instance):
+        yield from _bound(unit, value.base, value.name)
+    elif value is not None:
+        yield value
+
+
+def _bound(unit: Unit, instance: Instance, attribute: str) -> Iterator[Value]:
+    cls = instance.cls
+    names = names_of(cls.env)
+    for method in cls.scope.bound_attributes.get(attribute, ()):
+        scope = cls.scope.children.get(method)
+        if scope is None:
+            continue
+        calls = {stmt.result: stmt for stmt in walk(scope.body) if isinstance(stmt, Call)}
+        for stmt in walk(scope.body):
+            if not (isinstance(stmt, Assign) and isinstance(stmt.target, Attr) and stmt.target.name == attribute):
+                continue
+            expr = stmt.value
+            if isinstance(expr, Name) and expr.id in calls:
+                for dotted in names.of(calls[expr.id].func, scope):
+                    yield Result(Ext(dotted), (), ())
+            elif isinstance(expr, Name):
+                yield Sym("param", cls.env.source.path, scope.qualname, expr.id)
+            elif isinstance(expr, Literal):
+                yield Const.of(expr.value)
+            elif isinstance(expr, Op) and expr.op in ("fstring", "+") and isinstance(expr.args[0], Literal):
+                yield OpV(expr.op, Const.of(expr.args[0].value))
+
+
+def _is_device(unit: Unit, value: Value) -> bool:
+    if isinstance(value, Result):
+        return isinstance(value.callee, Ext) and value.callee.dotted == "torch.device"
+    if isinstance(value, AttrOf) and value.name == "device":
+        base = value.base
+        of_parameters = isinstance(base, Result) and any(isinstance(a, Params) for a in base.args)
+        return isinstance(base, (Framework, Parameter)) or of_parameters
+    declared = _parameter(unit, value)
+    return declared is not None and declared.annotation == "torch.device"
+
+
+def _has_index(value: Value) -> bool:
+    while isinstance(value, OpV) and value.op in ("fstring", "+", "%") and isinstance(value.args[0], Value):
+        value = value.args[0]
+    return isinstance(value, Const) and isinstance(value.value, str) and bool(re.match(r"\w+:", value.value))
+
+
+def _is_flag(unit: Unit, value: Value | None) -> bool:
+    if isinstance(value, Const):
+        return isinstance(value.value, bool)
+    if isinstance(value, AttrOf) and isinstance(value.base, Instance):
+        bound = list(_bound(unit, value.base, value.name))
+        if bound:
+            return all(_is_flag(unit, one) for one in bound)
+    if isinstance(value, OpV):
+        if value.op in _COMPARISONS:
+            return True
+        arms = value.args[1:] if value.op == "ite" else value.args
+        return value.op in ("and", "or", "ite") and all(_is_flag(unit, arm) for arm in arms)
+    if value is None or not isinstance(value, (Sym, AttrOf)):
+        return False
+    declared = _parameter(unit, value)
+    if declared is not None and (declared.annotation or declared.default is not None):
+        return declared.annotation == "bool" or _is_boolean(declared)
+    name = unit.name(value)
+    last = name.rpartition(".")[2]
+    return bool(_FLAG_NAMES.search(last)) and not _NOT_A_FLAG.search(last) and last in _tested(unit)
+
+
+def _is_boolean(param: Param) -> bool:
+    return isinstance(getattr(param.default, "value", None), bool)
+
+
+def _parameter(unit: Unit, value: Value) -> Param | None:
+    """The declaration of a parameter that a value was passed in, in this module."""
+    if not isinstance(value, Sym) or value.parts[0] != "param" or value.parts[1] != unit.source.path:
+        return None
+    for scope in unit.env.program.scopes:
+        if scope.qualname == value.parts[2]:
+            return next((param for param in scope.params if param.name == value.parts[-1]), None)
+    return None
+
+
+def _tested(unit: Unit) -> frozenset[str]:
+    """The last names of what some condition of the module tests by itself."""
+    known = unit.env.shared.get("tested")
+    if known is None:
+        found = set()
+        for scope in unit.env.program.scopes:
+            for stmt in walk(scope.body):
+                if isinstance(stmt, Branch):
+                    for part in parts_of(stmt.test):
+                        if part is stmt.test or (isinstance(part, Op) and part.op == "not"):
+                            found.add(path_of(part.args[0] if isinstance(part, Op) else part).rpartition(".")[2])
+        known = unit.env.shared["tested"] = frozenset(found)
+    return known
+
+
+# --- repairs -------------------------------------------------------------------------------------
+
+
+def _argument(site: Site, position: int, keyword: str) -> Site | None:
+    """The value of a call's argument, given by position or by keyword."""
+    if not isinstance(site.node, cst.Call) or any(a.star for a in site.node.args):
+        return None
+    for number, arg in enumerate(site.node.args):
+        if (arg.keyword is None and number == position) or (arg.keyword is not None and arg.keyword.value == keyword):
+            return Site(site.module, arg.value)
+    return None
+
+
+def _replacement(site: Site | None, template: str) -> FixPlan | None:
+    if site is None or not isinstance(site.node, (cst.Name, cst.Attribute, cst.Call, cst.Integer)):
+        return None
+    text = template.format(site.module.segment(site.node))
+    return FixPlan("safe", f"write {text}", (Change("replace", site, text),))
+
+
+def _as_keyword(site: Site, position: int, keyword: str) -> FixPlan | None:
+    """Write the last positional argument as the keyword that its author meant."""
+    node = site.node
+    if not isinstance(node, cst.Call) or any(a.star for a in node.args):
+        return None
+    positional = [arg for arg in node.args if arg.keyword is None]
+    taken = {arg.keyword.value for arg in node.args if arg.keyword is not None}
+    if len(positional) != position + 1 or keyword in taken:
+        return None
+    value = positional[position].value
+    text = f"{keyword}={site.module.segment(value)}"
+    return FixPlan("safe", f"write {text}", (Change("replace", Site(site.module, value), text),))

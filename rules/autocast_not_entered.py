@@ -128,13 +128,20 @@ class AutocastNotEntered(Rule):
         for scope in unit.env.program.scopes:
             for stmt in walk(scope.body):
                 site = Site(unit.source, stmt.node) if isinstance(stmt, (Call, Evaluate, Region)) else None
-                if isinstance(stmt, Call) and stmt.dropped and _is_autocast(names, stmt.func, scope) and site is not None:
+                if (
+                    isinstance(stmt, Call)
+                    and stmt.dropped
+                    and _is_autocast(names, stmt.func, scope)
+                    and site is not None
+                ):
                     if not _probes(site):
                         yield Fault(site, _DROPPED)
                 elif isinstance(stmt, Evaluate) and _is_autocast(names, stmt.value, scope) and site is not None:
                     yield Fault(site, "the autocast class is named and nothing is entered; call it in a with statement")
                 elif isinstance(stmt, Region) and _is_autocast(names, stmt.context, scope) and site is not None:
-                    yield Fault(site, "the with statement is given the autocast class itself, where an object of it belongs")
+                    yield Fault(
+                        site, "the with statement is given the autocast class itself, where an object of it belongs"
+                    )
             yield from _decorators(unit, names, scope)
         for _, _, event in unit.events("construct_autocast"):
             # a name that another module of the project brings in
@@ -152,7 +159,7 @@ def _is_autocast(names: Names, expr: Expr, scope: Scope) -> bool:
 
 def _decorators(unit: Unit, names: Names, scope: Scope) -> Iterator[Fault]:
     if isinstance(scope.node, (cst.FunctionDef, cst.ClassDef)) and scope.parent is not None:
-        for written, decorator in zip(scope.node.decorators, scope.decorators):
+        for written, decorator in zip(scope.node.decorators, scope.decorators, strict=True):
             if _is_autocast(names, decorator, scope.parent):
                 yield Fault(
                     Site(unit.source, written.decorator),
