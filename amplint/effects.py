@@ -16,9 +16,13 @@ their `details`:
     forward            module
     cast               target, dtype, how
     freeze             target
-    save               payload, function, literal
-    state_dict, load_state  of, value
-    jump, yield, evaluated  statement
+    save               payload, function, literal, stages
+    copy               of, stages (a scaler is copied as an object, which pickles it)
+    state_dict, load_state  of, value; of a scaler: stages (torch's stage of each optimizer)
+    none_used          name (a method of the protocol is called on None)
+    mix                value (a sum of a scaled loss and one that is known not to be scaled)
+    jump               kind ("return", "break", "continue", "except": an exception that is caught)
+    yield, evaluated   statement
     call               callee, arguments, keywords (only for names that a rule watches)
 """
 
@@ -29,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
 from amplint.machine import FRESH_BOOK
-from amplint.program import Assign, Attr, Call, Evaluate, Expr, Jump, Region, Stmt, Yield, walk
+from amplint.program import Assign, Attr, Call, Evaluate, Expr, Handler, Jump, Region, Stmt, Yield
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -81,6 +85,8 @@ from amplint.values import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import libcst as cst
 
     from amplint.execution import Executor, Outcome, Signal
     from amplint.machine import Machine
@@ -271,6 +277,7 @@ class Effects:
                 "function": function,
                 "open": self._is_open(payload, state),
                 "literal": self.x.sites.get(payload) if isinstance(payload, (DictV, Instance)) else None,
+                "stages": {scaler: book.stages for scaler, book in state.books.items()},
             },
         )
 
@@ -309,6 +316,8 @@ class Effects:
 
     def _copy(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
         value = pos[0] if pos else NONE
+        if isinstance(value, Scaler):
+            self.x.record("copy", site, state, scaler=value, details={"of": value, "stages": state.book(value).stages})
         if isinstance(value, (Net, Instance, Sym, AttrOf, Result, ItemOf)):
             return [(state, Net(state.allocate(id(site.node)), "copy"), None)]
         return [(state, value, None)]
@@ -338,7 +347,9 @@ class Effects:
             for part in [value, *self.contents(value, state)]:
                 if isinstance(part, Grad):
                     owners |= part.owners
-        self.gradient_event("grad_read", owners, "total_norm", pos, site, state)
+        strict = kw.get("error_if_nonfinite", pos[2] if len(pos) > 2 else FALSE)
+        details = {"owners": owners, "operation": "total_norm", "arguments": tuple(pos), "error_if_nonfinite": strict}
+        self.x.record("grad_read", site, state, before=self.concerned(owners, state), details=details)
         return [(state, Grad(owners, "derived"), None)]
 
     def _default_dtype(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
@@ -561,6 +572,8 @@ class Effects:
         if isinstance(base, StateOf):
             return [(state, base if name in ("copy",) else Result(callee, tuple(pos), state.loops), None)]
         if isinstance(base, Const):
+            if base is NONE and name in library.SCALER_METHODS:
+                self.x.record("none_used", site, state, details={"name": name})
             return [(state, Result(callee, tuple(pos)), None)]
         return self._object_method(callee, base, name, pos, kw, site, state, stmt)
 
@@ -657,7 +670,8 @@ class Effects:
             self.x.record("get_scale", site, state, scaler=scaler, details={"value": value})
             return [(state, value, None)]
         if name == "state_dict":
-            self.x.record("state_dict", site, state, scaler=scaler, details={"of": scaler}, before=self.everything(state))
+            details = {"of": scaler, "stages": state.book(scaler).stages}
+            self.x.record("state_dict", site, state, scaler=scaler, details=details, before=self.everything(state))
             return [(state, StateOf(scaler), None)]
         if name == "load_state_dict":
             self.x.record("load_state", site, state, scaler=scaler, details={"of": scaler, "value": pos[0] if pos else NONE})
@@ -713,6 +727,7 @@ class Effects:
         stage = state.book(scaler).stage(optimizer)
         event = self.x.record("unscale_", site, state, before=before, scaler=scaler, optimizer=optimizer, stage=stage, details={"operand": target})
         assert event is not None
+        self._identify(optimizer, before[optimizer], state)
         state.grads[optimizer] = after_unscale(before[optimizer], event)
         book = state.book(scaler).with_stage(optimizer, "unscaled")
         state.books[scaler] = Book(book.epoch, book.stages, True, book.live)
@@ -735,6 +750,7 @@ class Effects:
             stage=stage,
             details={"operand": target, "arguments": tuple(pos[1:]), "keywords": dict(kw), "checked": state.book(scaler).checked, "live": state.book(scaler).live},
         )
+        self._identify(optimizer, before[optimizer], state)
         state.grads[optimizer] = after_step(before[optimizer])
         book = state.book(scaler).with_stage(optimizer, "stepped")
         state.books[scaler] = Book(book.epoch, book.stages, True, book.live)
@@ -768,9 +784,17 @@ class Effects:
 
     # --- optimizers and schedulers ---------------------------------------------------------------
 
+    def _identify(self, optimizer: Value, gradients: Gradients, state: Machine) -> None:
+        """Gradients that nothing tied to an optimizer are those of the one that takes them, where there is only one."""
+        element = isinstance(optimizer, Optimizer) and optimizer.parts[0][0] == "inferred" and isinstance(optimizer.parts[0][1], (ItemOf, Result))
+        if state.default.origin is not None and state.default.origin is gradients.origin and not element:
+            if len(state.grads.keys() | {optimizer}) == 1 and not self.several(state):
+                state.default = UNKNOWN
+
     def _optimizer_method(self, optimizer: Optimizer, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
         if name == "zero_grad":
             self.x.record("zero_grad", site, state, before=self._of(optimizer, state), optimizer=optimizer, details={"arguments": tuple(pos), "keywords": dict(kw)})
+            self._identify(optimizer, state.gradients(optimizer), state)
             state.grads[optimizer] = NOTHING
             return [(state, NONE, None)]
         if name == "step":
@@ -841,7 +865,7 @@ class Effects:
             state,
             before=before,
             scaler=scaler,
-            details={"value": value, "certain": certain, "functional": functional, "scales": taint.scales, "mixed": taint.unscaled},
+            details={"value": value, "certain": certain, "functional": functional, "scales": taint.scales, "mixed": self._mixed(value)},
         )
         assert event is not None
         if scaler is None and not certain:
@@ -860,6 +884,17 @@ class Effects:
             state.default = gradients
         else:
             state.grads[optimizer] = gradients
+
+    def _mixed(self, value: Value) -> bool:
+        """Whether a scaled loss holds a sum with a term that is known not to be scaled."""
+        if not value.taint.scales or not value.taint.unscaled:
+            return False
+        if isinstance(value, OpV) and value.op in ("+", "-") and len(value.args) == 2:
+            for term, other in (value.args, value.args[::-1]):
+                if other.taint.scales and not term.taint.scales and term.taint.owners and self._known_plain(term):
+                    return True
+        parts = value.args if isinstance(value, (OpV, Result)) else ()
+        return any(self._mixed(part) for part in parts if isinstance(part, Value))
 
     def _known_plain(self, value: Value) -> bool:
         """Whether a loss without a visible scale was computed here, so that it cannot be scaled."""
@@ -1154,6 +1189,8 @@ class Effects:
             enabled = AttrOf(framework, "mixed precision")
             return [(state, Context("autocast", state.allocate(id(site.node)), AutocastArguments(None, Sym("dtype", framework), enabled, None)), None)]
         self.x.record("framework_call", site, state, details={"framework": framework, "name": name, "arguments": tuple(pos)})
+        if "save" in name and pos and self.contents(pos[0], state):
+            self.save(pos[0], name, site, state)
         result = Result(callee, tuple(pos), state.loops, taint=Taint(foreign=True))
         if name in ("unwrap_model", "prepare_model") and pos:
             return [(state, pos[0], None)]
@@ -1475,8 +1512,7 @@ class Effects:
     def _is_open(self, value: Value, state: Machine) -> bool:
         """Whether a container may hold more than what is known."""
         if isinstance(value, DictV):
-            parts = self._direct(value, state)
-            return bool(state.heap.get((value, "#open"))) or any(isinstance(v, DictV) and self._is_open(v, state) for v in parts)
+            return bool(state.heap.get((value, "#open")))
         return isinstance(value, (Sym, Result, ItemOf, AttrOf)) and not self._direct(value, state)
 
     # --- statements ------------------------------------------------------------------------------
@@ -1510,7 +1546,10 @@ class Effects:
             self.gradient_event("grad_write", base.owners, "item", [index, value], Site(env.source, stmt.node), state)  # type: ignore[union-attr]
 
     def assignment(self, stmt: Assign, value: Value, state: Machine) -> None:
-        """Seen before a value is bound."""
+        """Seen before a value is bound: a sum of scaled and unscaled losses is wrong where it is formed."""
+        if isinstance(value, OpV) and value.taint.unscaled and self._mixed(value):
+            env, _ = state.links[state.stack[-1]]
+            self.x.record("mix", Site(env.source, stmt.node), state, details={"value": value})
 
     def evaluated(self, stmt: Evaluate, value: Value, state: Machine) -> None:
         """An expression statement that is no call."""
@@ -1520,27 +1559,22 @@ class Effects:
 
     def jumped(self, stmt: Jump, state: Machine) -> None:
         """`return`, `break`, `continue`: of interest while a step is under way."""
+        self._left(stmt.kind, stmt.node, state)
+
+    def caught(self, handler: Handler, state: Machine) -> None:
+        """An exception is swallowed: of interest while a step is under way."""
+        self._left("except", handler.node, state)
+
+    def _left(self, kind: str, node: cst.CSTNode, state: Machine) -> None:
         if any(g.kind in ("U", "T") for g in state.grads.values()):
             env, _ = state.links[state.stack[-1]]
-            self.x.record("jump", Site(env.source, stmt.node), state, before=self.everything(state), details={"kind": stmt.kind})
+            self.x.record("jump", Site(env.source, node), state, before=self.everything(state), details={"kind": kind})
 
     def suspended(self, stmt: Yield, state: Machine) -> None:
         """A generator gives control away."""
         if any(r.context.kind == "autocast" for r in state.regions):
             env, _ = state.links[state.stack[-1]]
             self.x.record("yield", Site(env.source, stmt.node), state)
-
-    def can_raise(self, stmt: Stmt, state: Machine) -> bool:
-        """Whether a statement of a `try` block may raise for reasons of the user's own."""
-        return any(isinstance(s, Call) and _foreign_call(s.func) for s in walk([stmt]))
-
-
-_PROTOCOL = frozenset("scale unscale_ step update backward zero_grad get_scale clip_grad_norm_ clip_grad_value_ parameters item detach".split())
-
-
-def _foreign_call(func: Expr) -> bool:
-    return not (isinstance(func, Attr) and func.name in _PROTOCOL)
-
 
 def _call_name(callee: Value) -> str:
     if isinstance(callee, AttrOf):

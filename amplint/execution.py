@@ -41,6 +41,7 @@ from amplint.program import (
     Try,
     Yield,
     expressions_of,
+    may_raise,
     parts_of,
     path_of,
     walk,
@@ -492,6 +493,8 @@ class Executor:
         assert stmt.iterable is not None
         iterable = self.value(stmt.iterable, state)
         outer = state.loops
+        if stmt.kind == "for":
+            self._free_counters(stmt, state)
         leaving = self.after
         needed = leaving | self.names_read(stmt)
         gathered: list[Value] = []
@@ -666,8 +669,26 @@ class Executor:
             return Param(owners, "each")
         return ItemOf(sequence, "each", index, outer, taint=Taint(foreign=sequence.taint.foreign) if sequence.taint.foreign else CLEAN)
 
+    def _free_counters(self, stmt: Loop, state: Machine) -> None:
+        """A number that a loop counts up can be anything after the first rounds: forget where it started."""
+        for target in counters(stmt):
+            if isinstance(target, Name):
+                if _is_number(state.frame.get(target.id)):
+                    state.frame[target.id] = Sym("counter", id(stmt), state.loops, target.id)
+            elif isinstance(target, Attr):
+                base = self.value(target.base, state)
+                if _is_number(state.heap.get((base, target.name))):
+                    state.heap[(base, target.name)] = Sym("counter", id(stmt), state.loops, target.name)
+
+    def free_attributes(self, instance: Value, names: frozenset[str], state: Machine) -> None:
+        """The same for attributes of an object whose methods are called again and again."""
+        for name in names:
+            if _is_number(state.heap.get((instance, name))):
+                state.heap[(instance, name)] = Sym("counter", instance, name)
+
     def _while(self, stmt: Loop, state: Machine) -> list[Outcome]:
         outer = state.loops
+        self._free_counters(stmt, state)
         leaving = self.after
         needed = leaving | self.names_read(stmt)
         live = [state]
@@ -727,10 +748,10 @@ class Executor:
         interrupted: list[Machine] = []
         out: list[Outcome] = []
         live = [state]
-        for inner in stmt.body:
+        for position, inner in enumerate(stmt.body):
             following: list[Machine] = []
             for current in live:
-                if stmt.handlers and not self.silent and self.effects.can_raise(inner, current):
+                if stmt.handlers and not self.silent and (position in stmt.raising or may_raise(inner)):
                     interrupted.append(self._raised_at(inner, current))
                 self.after = whole
                 for after, signal in self.stmt(inner, current):
@@ -743,6 +764,8 @@ class Executor:
             live, dropped = merge(following, inner, self.limit)
             self.truncated |= dropped
         for current in live:
+            if stmt.handlers and not self.silent and len(stmt.body) in stmt.raising:
+                interrupted.append(self._raised_at(stmt, current))
             out.extend(self.block(stmt.orelse, current, whole) if stmt.orelse else [(current, None)])
         if stmt.handlers:
             interrupted, dropped = merge(interrupted, stmt, self.limit)
@@ -752,6 +775,7 @@ class Executor:
                     entry = current.clone()
                     if handler.name:
                         entry.frame[handler.name] = Sym("exception", id(handler))
+                    self.effects.caught(handler, entry)
                     handled.extend(self.block(handler.body, entry, whole))
         out.extend(handled)
         if not stmt.final:
@@ -1062,6 +1086,11 @@ class Executor:
             return Const.of(env.source.path)
         if library.is_builtin(name):
             return Ext(name)
+        marker = state.frame.get("#scope")
+        scope = marker.parts[1] if marker is not None else env.program.body
+        if name in env.assigned_in(scope):
+            # on this path nothing has bound the variable yet
+            return Sym("unbound", env.source.path, scope.qualname, name)
         return self._starred(env, name, state) or Sym("global", env.source.path, name)
 
     def _resolved(self, found: Value, frame: dict[str, Value], name: str, state: Machine) -> Value:
@@ -1511,6 +1540,19 @@ def _changed_nothing(after: Machine, signal: Signal | None, start: Any, heap: di
         if event.kind not in _QUIET_EVENTS:
             return False
     return all(heap.get(slot) is value for slot, value in after.heap.items())
+
+
+def counters(stmt: Stmt) -> list[Expr]:
+    """The names and attributes that a statement counts up or down somewhere inside."""
+    return [
+        inner.target
+        for inner in walk([stmt])
+        if isinstance(inner, Assign) and inner.augmented and isinstance(inner.value, Op) and inner.value.op in ("+", "-")
+    ]
+
+
+def _is_number(value: Value | None) -> bool:
+    return isinstance(value, Const) and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)
 
 
 def _interesting(value: Value) -> bool:

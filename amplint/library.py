@@ -35,6 +35,7 @@ _EXACT: dict[str, str] = {
     "torch.autograd.backward": "autograd_backward",
     "torch.autograd.grad": "autograd_grad",
     "torch.save": "save",
+    "pickle.dump": "save",
     "torch.load": "load",
     "torch.set_default_dtype": "default_dtype",
     "torch.set_default_tensor_type": "default_dtype",

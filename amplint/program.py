@@ -178,13 +178,17 @@ class Handler:
 
 @dataclass(slots=True, eq=False)
 class Try:
-    """`try` with its handlers, `else` and `finally`."""
+    """`try` with its handlers, `else` and `finally`.
+
+    `raising` are positions in the body where a statement that was left out may raise.
+    """
 
     body: list[Stmt]
     handlers: list[Handler]
     orelse: list[Stmt]
     final: list[Stmt]
     node: cst.CSTNode
+    raising: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -335,6 +339,15 @@ def walk(body: list[Stmt]) -> Iterator[Stmt]:
         yield stmt
         for block in blocks(stmt):
             yield from walk(block)
+
+
+#: calls that raise only where the protocol is broken, which is no reason of the user's own
+_PROTOCOL = frozenset("scale unscale_ step update backward zero_grad get_scale clip_grad_norm_ clip_grad_value_ parameters item detach".split())
+
+
+def may_raise(stmt: Stmt) -> bool:
+    """Whether a statement of a `try` block may raise for reasons of the user's own."""
+    return any(isinstance(s, Call) and not (isinstance(s.func, Attr) and s.func.name in _PROTOCOL) for s in walk([stmt]))
 
 
 def path_of(expr: Expr | None) -> str:

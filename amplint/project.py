@@ -41,6 +41,7 @@ class ModuleEnv:
         self.number = number
         self.shared: dict[Any, Any] = {}
         self._pruned: dict[Scope, list[Stmt]] = {}
+        self._assigned: dict[Scope, frozenset[str]] = {}
         #: names of calls that some rule wants to see
         self.watched: frozenset[str] = project.watched
 
@@ -57,6 +58,16 @@ class ModuleEnv:
     def relevant_names(self) -> frozenset[str]:
         """Names of the functions and classes that are worth executing."""
         return frozenset(s.name for s in self.relevant if s.kind != "module")
+
+    @cached_property
+    def counters(self) -> frozenset[str]:
+        """Attributes that some method of the module counts up or down."""
+        return frozenset(
+            stmt.target.name
+            for scope in self.program.scopes
+            for stmt in walk(scope.body)
+            if isinstance(stmt, Assign) and stmt.augmented and isinstance(stmt.target, Attr)
+        )
 
     @cached_property
     def global_words(self) -> frozenset[str]:
@@ -79,10 +90,18 @@ class ModuleEnv:
         """The imports of the module body, those in `try` and `if` included."""
         return tuple(s for s in walk(self.program.body.body) if isinstance(s, Import))
 
-    @cached_property
+    @property
     def assigned(self) -> frozenset[str]:
         """Names that the module body assigns."""
-        return frozenset(s.target.id for s in walk(self.program.body.body) if isinstance(s, Assign) and isinstance(s.target, Name))
+        return self.assigned_in(self.program.body)
+
+    def assigned_in(self, scope: Scope) -> frozenset[str]:
+        """Names that a scope's own statements assign one by one."""
+        known = self._assigned.get(scope)
+        if known is None:
+            names = (s.target.id for s in walk(scope.body) if isinstance(s, Assign) and isinstance(s.target, Name))
+            known = self._assigned[scope] = frozenset(names) - scope.outer_names
+        return known
 
     @cached_property
     def relevant_imports(self) -> frozenset[str]:

@@ -39,6 +39,7 @@ from amplint.program import (
     Stmt,
     Try,
     Yield,
+    may_raise,
     parts_of,
     path_of,
     walk,
@@ -352,6 +353,17 @@ class _Slice:
             out.append(self._filtered(stmt))
         return out
 
+    def _raising(self, block: list[Stmt]) -> frozenset[int]:
+        """Where in the filtered block something was left out that may raise."""
+        found: set[int] = set()
+        position = 0
+        for stmt in block:
+            if id(stmt) in self.kept:
+                position += 1
+            elif may_raise(stmt):
+                found.add(position)
+        return frozenset(found)
+
     def _filtered(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, Branch):
             return replace(stmt, then=self._filter(stmt.then), orelse=self._filter(stmt.orelse))
@@ -362,5 +374,12 @@ class _Slice:
             return replace(stmt, body=self._filter(stmt.body))
         if isinstance(stmt, Try):
             handlers = [Handler(h.type, h.name, self._filter(h.body), h.node) for h in stmt.handlers]
-            return replace(stmt, body=self._filter(stmt.body), handlers=handlers, orelse=self._filter(stmt.orelse), final=self._filter(stmt.final))
+            return replace(
+                stmt,
+                body=self._filter(stmt.body),
+                handlers=handlers,
+                orelse=self._filter(stmt.orelse),
+                final=self._filter(stmt.final),
+                raising=self._raising(stmt.body),
+            )
         return stmt

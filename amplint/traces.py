@@ -14,7 +14,7 @@ from amplint.execution import Executor, OutOfBudget, initial
 from amplint.library import FRAMEWORK_NAMES, role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import Import, Scope, walk
-from amplint.values import FALSE, TRUE, Class, Const, Ext, Func, Instance, Scaler, Sequence, Sym, Value
+from amplint.values import FALSE, NONE, TRUE, Class, Const, Ext, Func, Instance, Scaler, Sequence, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv
@@ -25,6 +25,8 @@ _ENTRY_WORDS = frozenset(
     "backward unscale_ autocast GradScaler ShardedGradScaler clip_grad_norm_ clip_grad_value_ clip_grad_norm step update grad half bfloat16 float16 state_dict "
     "load_state_dict get_scale zero_grad custom_fwd custom_bwd save set_default_dtype register_hook scale_loss amp".split()
 )
+#: names of methods that nearly every class has: to mention one says nothing
+_COMMON_METHODS = frozenset({"__init__", "__call__", "forward", "run", "main", "get", "items", "to", "eval"})
 MAX_ENTRIES = 400
 MAX_STARTS = 3
 
@@ -49,11 +51,11 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     program = env.program
     traces.extend(_module_body(env, executor))
     relevant = env.relevant
-    candidates = [
-        s
-        for s in program.scopes
-        if s.kind == "function" and s in relevant and not s.name.startswith("<lambda") and not _ENTRY_WORDS.isdisjoint(s.words)
-    ]
+    functions = [s for s in program.scopes if s.kind == "function" and s in relevant and not s.name.startswith("<lambda")]
+    speaking = {s.name for s in functions if not _ENTRY_WORDS.isdisjoint(s.words)}
+    # a function that only calls others knows what they are called with, and how often
+    telling = _ENTRY_WORDS | env.relevant_imports | (speaking - _COMMON_METHODS)
+    candidates = [s for s in functions if s.name in speaking or not telling.isdisjoint(s.words - {s.name})]
     called = _called_names(env)
     roots = [s for s in candidates if s.name not in called]
     rest = [s for s in candidates if s.name in called]
@@ -144,9 +146,19 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
         except OutOfBudget:
             found = [initial(env, executor)]
             found[0].frames[-env.number]["#self"] = Instance(value, ("self", cls.qualname))
+        for made in found:
+            _forget_placeholders(executor, value, made, made.frames[-env.number]["#self"])
         found, _ = merge(found, cls)
         inits[cls] = known = found[:MAX_STARTS]
     return [s.clone() for s in known]
+
+
+def _forget_placeholders(executor: Executor, cls: Class, state: Machine, instance: Value) -> None:
+    """An attribute that `__init__` sets to None and another method sets for good is not None when a step runs."""
+    for owner in executor.lineage(cls, state)[0]:
+        for name, methods in owner.scope.bound_attributes.items():
+            if state.heap.get((instance, name)) is NONE and any(m != "__init__" for m in methods):
+                del state.heap[(instance, name)]
 
 
 def _class_value(env: ModuleEnv, cls: Scope, state: Machine) -> Class:
@@ -195,6 +207,8 @@ def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, 
         if scope.is_method:
             assert scope.parent is not None
             starts = _starts(env, executor, scope.parent, inits)
+            for state in starts:
+                executor.free_attributes(state.frames[-env.number]["#self"], env.counters, state)
         else:
             starts = [initial(env, executor)]
         first = _drive(env, executor, scope, starts, 0)
