@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import block_of
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.source import children
+from amplint.values import FALSE, Optimizer, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class ScalerRecreated(Rule):
@@ -85,9 +92,96 @@ class ScalerRecreated(Rule):
     code = "AMP215"
     name = "scaler-recreated"
     severity = Severity.WARNING
-    needles = ((b"Scaler", b"scaler"),)
+    needles = ((b"Scaler", b"scaler", b"epoch"), (b"Scaler", b"scaler", b"optim"))
     fix = "unsafe"
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace in unit.traces:
+            earlier: dict[tuple[str, int], list[Event]] = {}
+            for event in trace.events:
+                if event.kind != "construct_scaler" or event.scaler is None or event.scaler.enabled is FALSE:
+                    continue
+                known = earlier.setdefault(event.site.identity, [])
+                for first in known:
+                    use = _lasting_use(trace, first, event)
+                    if use is None or not _in_one_loop(trace, first, event):
+                        continue
+                    yield Fault(
+                        event.site,
+                        "the scaler is built anew each time round, so its scale never adapts",
+                        (*unit.call_steps(event), (use.site, "the same weights are trained with each new scaler")),
+                        unit.assumptions(event),
+                        unit.confidence(use.optimizer),
+                        _fix(trace, event, use),
+                    )
+                    break
+                known.append(event)
+
+
+def _in_one_loop(trace: Trace, first: Event, second: Event) -> bool:
+    """Whether two constructions are rounds of a loop in sight (the caller of an entry is not in sight)."""
+    for (loop, one), (other, two) in zip(first.loops, second.loops, strict=False):
+        if loop != other:
+            return False
+        if one != two:
+            return loop != id(trace.entry)
+    return False
+
+
+def _lasting_use(trace: Trace, first: Event, second: Event) -> Event | None:
+    """A use of the second scaler on what the first one was used on before: an optimizer, else the weights of a loss."""
+    before, after = _uses(trace, first.scaler), _uses(trace, second.scaler)
+    stepped = {event.optimizer for event in before if event.kind == "step"}
+    for event in after:
+        if event.kind == "step" and event.optimizer in stepped:
+            return event
+    if stepped or any(event.kind == "step" for event in after):
+        return None
+    trained: frozenset[Value] = frozenset().union(*(event.details["value"].taint.owners for event in before))
+    for event in after:
+        if not trained.isdisjoint(event.details["value"].taint.owners):
+            return event
+    return None
+
+
+def _uses(trace: Trace, scaler: Value | None) -> list[Event]:
+    return [event for event in trace.events if event.scaler is scaler and event.kind in ("step", "backward")]
+
+
+def _fix(trace: Trace, event: Event, use: Event) -> FixPlan | None:
+    """Move the construction in front of all loops, where it is a plain assignment that depends on nothing in them."""
+    module, call = event.site.module, event.site.node
+    assign = module.parent(call)
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1 or block_of(event.site) is None:
+        return None
+    made = [e for e in trace.events if e.kind == "construct_optimizer" and e.optimizer is use.optimizer]
+    if not isinstance(use.optimizer, Optimizer) or any(e.loops for e in made):
+        return None
+    loop: cst.CSTNode | None = None
+    node = module.parent(assign)
+    while node is not None and not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+        if isinstance(node, (cst.For, cst.While)):
+            loop = node
+        elif isinstance(node, (cst.If, cst.Try, cst.With, cst.Match)):
+            return None
+        node = module.parent(node)
+    if loop is None or not _names_read(call).isdisjoint(_names_bound(loop)):
+        return None
+    text = module.segment(assign)
+    changes = (Change("insert-before", Site(module, loop), text), Change("delete", event.site))
+    return FixPlan("unsafe", "build the scaler once, before the loop", changes)
+
+
+def _names_read(node: cst.CSTNode) -> set[str]:
+    found = {node.value} if isinstance(node, cst.Name) else set()
+    return found.union(*(_names_read(child) for child in children(node)))
+
+
+def _names_bound(node: cst.CSTNode) -> set[str]:
+    """Names that are bound somewhere inside, by assignments, loops and walruses."""
+    found: set[str] = set()
+    if isinstance(node, (cst.AssignTarget, cst.For, cst.NamedExpr, cst.AnnAssign, cst.AugAssign)):
+        found = _names_read(node.target)
+    return found.union(*(_names_bound(child) for child in children(node)))
