@@ -119,16 +119,17 @@ class CheckpointWithoutScaler(Rule):
         driven = _driven(unit)
         if not driven or _scaler_is_saved(unit):
             return
-        reported: set[tuple[str, int]] = set()
+        functions: set[int] = set()
         for _, _, event in unit.events("save"):
             step = _resumable(event, driven)
             if step is None:
                 continue
-            site = _literal(event) or event.site
-            place = (site.module.path, id(function_of(site)))
-            if place in reported and site.identity not in {(p, i) for p, i in reported}:
+            literal = _literal(event)
+            site = literal or event.site
+            if literal is None and id(function_of(site)) in functions:
+                # one file for each object: the function is the checkpoint
                 continue
-            reported.add(place)
+            functions.add(id(function_of(site)))
             steps = [(step.site, "the scaler is in use here")]
             if site is not event.site:
                 steps.append((event.site, "saved here"))
@@ -178,24 +179,23 @@ def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
 
 
 def _literal(event: Event) -> Site | None:
-    """The dict display that is saved, where it names the optimizer's state itself."""
-    literal = event.details["literal"]
-    if literal is None or not isinstance(literal.node, cst.Dict):
+    """Where the dict that is saved is written down, if the optimizer's state is named there."""
+    literal: Site | None = event.details["literal"]
+    if literal is None or not isinstance(literal.node, (cst.Dict, cst.Call)):
         return None
-    return literal if "state_dict" in literal.module.segment(literal.node) else None  # type: ignore[no-any-return]
+    return literal if "state_dict" in literal.module.segment(literal.node) else None
 
 
 def _fix(event: Event, step: Event) -> FixPlan | None:
     """Add the scaler's state to a dict literal where the scaler is bound."""
     literal = _literal(event)
     scaler = receiver_text(step.site)
-    if literal is None or not is_plain_path(scaler) or literal.module is not step.site.module:
+    if literal is None or not is_plain_path(scaler) or literal.module is not step.site.module or event.calls:
         return None
     reachable = function_of(literal) is function_of(step.site)
     if scaler.startswith("self.") and class_of(literal) is not None:
         reachable = reachable or class_of(literal) is class_of(step.site)
-    assert isinstance(literal.node, cst.Dict)
-    elements = literal.node.elements
+    elements = literal.node.elements if isinstance(literal.node, cst.Dict) else ()
     if not reachable or not elements or not isinstance(elements[-1], cst.DictElement):
         return None
     module = literal.module
