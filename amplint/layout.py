@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from amplint.rule import Change
+
 if TYPE_CHECKING:
     from amplint.rule import Site
 
@@ -85,3 +87,19 @@ def argument_text(site: Site, position: int = 0) -> str:
 def is_plain_path(text: str) -> bool:
     """Whether a text is a name or an attribute chain, so that it means the same on a neighbouring line."""
     return bool(text) and all(part.isidentifier() for part in text.split("."))
+
+
+def under_condition(site: Site, condition: str) -> Change | None:
+    """The change that puts a site's call, a statement by itself, under an `if`; None where it is no such statement."""
+    module, node = site.module, site.node
+    statement = module.parent(node)
+    line = module.parent(statement) if isinstance(statement, cst.Expr) else None
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    place = module.place(node)
+    indent = module.line_text(module.program_line(place.line, place.cell))[: place.column - 1]
+    text = module.segment(node)
+    if indent.strip() or "\n" in text:
+        return None
+    step = "\t" if "\t" in indent else "    "
+    return Change("replace", site, f"if {condition}:\n{indent}{step}{text}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import is_plain_path, receiver_text, same_block, under_condition
+from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.values import Optimizer, Result, Scheduler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class SchedulerIgnoresSkippedStep(Rule):
@@ -95,4 +99,66 @@ class SchedulerIgnoresSkippedStep(Rule):
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("sched_step"):
+            if event.details["arguments"] or not event.loops:
+                # a scheduler that is told where it is does not count its calls
+                continue
+            step = _step_before(trace, position)
+            if step is None or not _paced_by(event, step) or _asks(event, step):
+                continue
+            yield Fault(
+                event.site,
+                "the schedule moves on even where the scaler skipped the step",
+                (*unit.call_steps(event), (step.site, "the scaler may skip this step")),
+                unit.assumptions(event),
+                unit.confidence(step.scaler, step.optimizer),
+                _fix(trace, step, event),
+            )
+
+
+def _step_before(trace: Trace, position: int) -> Event | None:
+    """The scaler's step of the same round of the same loop."""
+    schedule = trace.events[position]
+    for event in reversed(trace.events[:position]):
+        if event.loops[: len(schedule.loops)] != schedule.loops:
+            return None
+        if event.kind == "step":
+            return event if event.loops == schedule.loops else None
+    return None
+
+
+def _paced_by(schedule: Event, step: Event) -> bool:
+    """Whether the scheduler may belong to the optimizer that is stepped."""
+    scheduler = schedule.details["scheduler"]
+    if isinstance(scheduler, Scheduler) and isinstance(scheduler.optimizer, Optimizer):
+        return scheduler.optimizer is step.optimizer
+    return True
+
+
+def _asks(schedule: Event, step: Event) -> bool:
+    """Whether a condition on something computed, such as the scale, was decided between the step and the scheduler."""
+    decided = [atom for atom in schedule.assume if atom not in step.assume and atom[0] != "mod"]
+    return any(_is_computed(part) for atom in decided for part in atom[1:])
+
+
+def _is_computed(part: Any) -> bool:
+    if isinstance(part, Result):
+        return True
+    return isinstance(part, Value) and any(_is_computed(inner) for inner in part.parts if isinstance(inner, Value))
+
+
+def _fix(trace: Trace, step: Event, schedule: Event) -> FixPlan | None:
+    """Compare the scale around the update, where step, update and scheduler stand together."""
+    updates = [e for e in trace.events if e.kind == "update" and step.index < e.index < schedule.index]
+    scaler = receiver_text(step.site)
+    if len(updates) != 1 or not is_plain_path(scaler):
+        return None
+    update = updates[0]
+    if not same_block(step.site, update.site) or not same_block(update.site, schedule.site):
+        return None
+    guarded = under_condition(schedule.site, f"{scaler}.get_scale() >= scale_before")
+    if guarded is None:
+        return None
+    remembered = Change("insert-before", update.site, f"scale_before = {scaler}.get_scale()")
+    return FixPlan("unsafe", "step the scheduler only where the scale did not fall", (remembered, guarded))
