@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import function_of
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.source import children
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.source import SourceModule
+    from amplint.states import Event
 
 
 class ScaleComparedForEquality(Rule):
@@ -95,4 +101,147 @@ class ScaleComparedForEquality(Rule):
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        module = unit.source
+        reads = [e for _, _, e in unit.events("get_scale") if e.site.module is module]
+        for function in dict.fromkeys(function_of(e.site) or module.tree for e in reads):
+            origins = _Origins(function)
+            for node in origins.nodes:
+                if isinstance(node, cst.Comparison):
+                    yield from _comparison(unit, node, origins)
+                elif isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+                    yield from _division(unit, node, origins)
+
+
+class _Origins:
+    """A function's nodes in source order, and the calls that its variables were bound to."""
+
+    def __init__(self, function: cst.CSTNode) -> None:
+        self.nodes: list[cst.CSTNode] = []
+        self._bound: dict[str, list[tuple[int, cst.BaseExpression]]] = {}
+        self._collect(function)
+
+    def _collect(self, node: cst.CSTNode) -> None:
+        for child in children(node):
+            if isinstance(child, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+                continue
+            self._collect(child)
+            self.nodes.append(child)
+            if isinstance(child, cst.Assign):
+                for target in child.targets:
+                    path = _path(target.target)
+                    self._bound.setdefault(path, []).append((len(self.nodes), child.value))
+
+    def call(self, node: cst.BaseExpression, method: str, user: cst.CSTNode) -> cst.Call | None:
+        """The call of a method that an expression is, or is a variable bound to where it is used."""
+        path = _path(node)
+        if path:
+            at = self.nodes.index(user)
+            earlier = [value for position, value in self._bound.get(path, ()) if position <= at]
+            if not earlier:
+                return None
+            node = earlier[-1]
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == method:
+            return node
+        return None
+
+
+def _path(node: cst.CSTNode) -> str:
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = _path(node.value)
+        return f"{base}.{node.attr.value}" if base else ""
+    return ""
+
+
+def _comparison(unit: Unit, node: cst.Comparison, origins: _Origins) -> Iterator[Fault]:
+    """`==` or `!=` between two readings of one scaler's scale, with an `update()` between them."""
+    if len(node.comparisons) != 1 or not isinstance(node.comparisons[0].operator, (cst.Equal, cst.NotEqual)):
+        return
+    left = origins.call(node.left, "get_scale", node)
+    right = origins.call(node.comparisons[0].comparator, "get_scale", node)
+    if left is None or right is None or left is right:
+        return
+    for older, newer in ((left, right), (right, left)):
+        found = _update_between(unit, older, "get_scale", newer)
+        if found is None:
+            continue
+        before, update, after = found
+        is_equal = isinstance(node.comparisons[0].operator, cst.Equal)
+        yield Fault(
+            Site(unit.source, node),
+            "a scale that grew is taken for a skipped step: the scale changes for two reasons",
+            (
+                (before.site, "the scale is read here"),
+                (update.site, "it may fall or grow here"),
+                (after.site, "and is read again here"),
+            ),
+            (),
+            unit.confidence(after.scaler),
+            _fix(unit.source, node, is_equal, newer is left),
+        )
+        return
+
+
+def _division(unit: Unit, node: cst.BinaryOperation, origins: _Origins) -> Iterator[Fault]:
+    """A scaled value divided by a scale that was read after `update()`."""
+    read = origins.call(node.right, "get_scale", node)
+    if read is None:
+        return
+    for name in _names(node.left):
+        scaled = origins.call(name, "scale", node)
+        found = _update_between(unit, scaled, "scale", read) if scaled is not None else None
+        if found is None:
+            continue
+        scale, update, after = found
+        yield Fault(
+            Site(unit.source, node),
+            "the value is divided by another scale than the one it was multiplied with",
+            (
+                (scale.site, "scaled here"),
+                (update.site, "the scale may change here"),
+                (after.site, "and is read only here"),
+            ),
+            (),
+            unit.confidence(after.scaler),
+        )
+        return
+
+
+def _names(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """The variables in an expression, attributes of `self` included."""
+    if isinstance(node, (cst.Name, cst.Attribute)) and _path(node):
+        yield node
+    for child in children(node):
+        yield from _names(child)
+
+
+def _update_between(unit: Unit, first: cst.Call, kind: str, second: cst.Call) -> tuple[Event, Event, Event] | None:
+    """The events of two calls with an `update()` of their scaler between them, on some trace."""
+    for trace, position, after in unit.events("get_scale"):
+        if after.site.node is not second:
+            continue
+        update: Event | None = None
+        for event in reversed(trace.events[:position]):
+            if event.scaler is not after.scaler:
+                continue
+            if event.site.node is second:
+                break
+            if event.kind == "update":
+                update = event
+            elif event.kind == kind and event.site.node is first:
+                if update is not None:
+                    return event, update, after
+                break
+    return None
+
+
+def _fix(module: SourceModule, node: cst.Comparison, is_equal: bool, newer_is_left: bool) -> FixPlan:
+    """Ask whether the scale fell: `new >= old` for `==`, `new < old` for `!=`, turned round where the old one leads."""
+    sign = (">=" if is_equal else "<") if newer_is_left else ("<=" if is_equal else ">")
+    left, right = module.segment(node.left), module.segment(node.comparisons[0].comparator)
+    changed = f"{left} {sign} {right}"
+    if node.lpar:
+        changed = f"({changed})"
+    return FixPlan("safe", f"compare by {sign}", (Change("replace", Site(module, node), changed),))
