@@ -1,0 +1,162 @@
+"""The order of scaler operations on a trace: questions that several rules ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from amplint.layout import enclosing, is_plain_path, receiver_text, same_function
+from amplint.values import AttrOf, Const, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amplint.analysis import Unit
+    from amplint.rule import Site
+    from amplint.states import Event, Gradients
+    from amplint.traces import Trace
+
+
+def following(trace: Trace, position: int, optimizer: Value | None, *kinds: str) -> Iterator[Event]:
+    """Later events of these kinds that concern an optimizer, in order."""
+    for event in trace.events[position + 1 :]:
+        if event.kind in kinds and (event.optimizer is optimizer or (event.optimizer is None and optimizer in event.before)):
+            yield event
+
+
+def previous(trace: Trace, position: int, event: Event, *kinds: str) -> tuple[int, Event] | None:
+    """The last earlier operation of these kinds of the event's scaler on the event's optimizer."""
+    for index in range(position - 1, -1, -1):
+        earlier = trace.events[index]
+        if earlier.kind in kinds and earlier.scaler is event.scaler and earlier.optimizer is event.optimizer:
+            return index, earlier
+    return None
+
+
+def between(trace: Trace, start: int, end: int, kind: str) -> list[Event]:
+    """The events of a kind strictly between two positions."""
+    return [event for event in trace.events[start + 1 : end] if event.kind == kind]
+
+
+def same_round(first: Event, second: Event) -> bool:
+    """Whether two events happen in the same iteration of every loop that is around both."""
+    return all(a == b for a, b in zip(first.loops, second.loops) if a[0] == b[0])
+
+
+def counts_batches(atom: Any) -> bool:
+    """Whether a guard is the boundary of a window, and no fixed flag and no test of a loss or a norm."""
+    if atom[0] == "mod":
+        return True
+    return atom[0] in ("eq", "lt", "true") and any(_is_counter(part) for part in atom[1:] if isinstance(part, Value))
+
+
+def _is_counter(value: Value) -> bool:
+    if isinstance(value, Sym):
+        # an argument that the unknown caller of a step may choose anew for every call
+        return value.parts[0] in ("index", "counter") or (value.parts[0] == "param" and len(value.parts) == 5)
+    if isinstance(value, OpV) and value.op in ("+", "-", "*", "//", "%"):
+        if value.op in ("+", "-") and isinstance(value.args[-1], Const) and isinstance(value.args[0], (AttrOf, Sym)):
+            return True
+        return any(_is_counter(part) for part in value.args if isinstance(part, Value))
+    return False
+
+
+def inside_window(unit: Unit, event: Event, optimizer: Value | None) -> bool:
+    """Whether the path to an event has passed a batch that is no boundary: where a step of the optimizer was left out."""
+    for _, _, step in unit.events("step"):
+        if optimizer is None or step.optimizer is optimizer:
+            for atom, outcome in step.assume.items():
+                if counts_batches(atom) and event.assume.get(atom, outcome) is not outcome:
+                    return True
+    return False
+
+
+def excluded_by_flag(first: dict[Any, bool], second: dict[Any, bool]) -> bool:
+    """Whether two paths exclude each other by a flag: something that a person sets, no counter and no measured value."""
+    return any(second.get(atom, outcome) is not outcome and not counts_batches(atom) and _is_flag(atom) for atom, outcome in first.items())
+
+
+def _is_flag(atom: Any) -> bool:
+    return all(_set_by_hand(part) for part in atom[1:] if isinstance(part, Value))
+
+
+def _set_by_hand(value: Value) -> bool:
+    if isinstance(value, (Const, Scaler)):
+        return True
+    if isinstance(value, Sym):
+        return value.parts[0] in ("param", "global")
+    if isinstance(value, AttrOf):
+        return isinstance(value.base, Instance) or _set_by_hand(value.base)
+    if isinstance(value, ItemOf):
+        return isinstance(value.parts[0], Value) and _set_by_hand(value.parts[0])
+    if isinstance(value, Result):
+        # `scaler.is_enabled()`, `torch.cuda.is_available()`
+        return not value.args
+    return False
+
+
+def right_elsewhere(unit: Unit, event: Event, *kinds: str) -> bool:
+    """Whether a branch that a flag excludes does the same to the optimizers of an event through a scaler.
+
+    The code then knows of both cases; if the flags of two such places disagree, that is no matter of this event.
+    """
+    for _, _, other in unit.events(*kinds):
+        if other.scaler is not None and excluded_by_flag(event.assume, other.assume):
+            if other.optimizer is event.optimizer or any(optimizer in other.before for optimizer in event.before):
+                return True
+    return False
+
+
+def passed_updates(unit: Unit, jump: Event, scaler: Scaler | None) -> bool:
+    """Whether the code that a jump leaves out holds an `update()` of a scaler, or a call that leads to one."""
+    kind = jump.details["kind"]
+    left = {"return": (cst.FunctionDef,), "except": (cst.Try,)}.get(kind, (cst.For, cst.While))
+    scope = enclosing(jump.site, *left)
+    for _, _, update in unit.events("update"):
+        if update.scaler is not scaler:
+            continue
+        for site in (update.site, *update.calls):
+            if same_function(site, jump.site) and (scope is None or _inside(site, scope)):
+                if kind == "except" or _comes_after(site, jump.site):
+                    return True
+    return False
+
+
+def consumed_scaled(trace: Trace, position: int, event: Event) -> tuple[Gradients, Event] | None:
+    """The scaled gradients that an event meets for certain, with the `unscale_` or `step` that takes them afterwards."""
+    for optimizer, gradients in event.before.items():
+        if gradients.kind != "S" or gradients.last is None:
+            continue
+        if gradients.maybe and any(e.kind == "unscale_" and e.index > gradients.last.index for e in trace.events[:position]):
+            continue
+        for later in trace.events[position + 1 :]:
+            if later.kind in ("unscale_", "step") and later.scaler is gradients.scaler:
+                same = optimizer is later.optimizer or (optimizer is None and gradients.origin is later.state.origin)
+                if same and later.state.kind == "S" and later.state.last is gradients.last:
+                    return gradients, later
+            if later.kind == "backward" and later.scaler is not None and optimizer in later.before:
+                break
+    return None
+
+
+def _inside(site: Site, node: cst.CSTNode) -> bool:
+    current: cst.CSTNode | None = site.node
+    while current is not None and current is not node:
+        current = site.module.parent(current)
+    return current is node
+
+
+def _comes_after(site: Site, other: Site) -> bool:
+    mine, theirs = site.module.place(site.node), other.module.place(other.node)
+    return (mine.line, mine.column) > (theirs.line, theirs.column)
+
+
+def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> str:
+    """How a scaler is written in the function around a site; "" where it is not."""
+    for event in trace.events:
+        if event.scaler is scaler and event.kind in ("scale", "unscale_", "step", "update") and same_function(event.site, near):
+            text = receiver_text(event.site)
+            if is_plain_path(text):
+                return text
+    return ""
