@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import receiver_text
+from amplint.protocol import following, right_elsewhere, scaler_text
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import TRUE, Scaler
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event, Gradients
+    from amplint.traces import Trace
+
 
 
 class UnscaledBackward(Rule):
@@ -100,4 +108,61 @@ class UnscaledBackward(Rule):
     yields_to = ("AMP217",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("backward"):
+            if event.scaler is not None or not event.details["certain"]:
+                continue
+            step = _stepped(trace, position, event)
+            if step is None or not isinstance(step.scaler, Scaler):
+                continue
+            if not _surely_enabled(step.scaler) and right_elsewhere(unit, event, "backward"):
+                # the code knows of a branch with a scaler, and the two flags need not agree
+                continue
+            yield Fault(
+                event.site,
+                "the loss is backpropagated without the scale that the step divides by",
+                (*unit.call_steps(event), (step.site, "this step divides the gradients by the scale")),
+                unit.assumptions(step),
+                unit.confidence(step.scaler, step.optimizer),
+                _fix(unit, trace, event, step),
+            )
+
+
+def _surely_enabled(scaler: Scaler) -> bool:
+    return scaler.constructed and scaler.enabled is TRUE
+
+
+def _stepped(trace: Trace, position: int, backward: Event) -> Event | None:
+    """The `scaler.step` that takes the gradients of an unscaled backward, as far as that is certain."""
+    for optimizer, gradients in backward.before.items():
+        if gradients.kind in ("U", "M"):
+            continue
+        for later in trace.events[position + 1 :]:
+            if later.optimizer is not optimizer and not (optimizer is None and later.optimizer not in backward.before):
+                continue
+            if later.kind in ("zero_grad", "opt_step") and later.optimizer is not None:
+                break
+            if later.kind == "step":
+                if later.state.kind in ("P", "M") and not later.state.maybe and _holds(later.state, backward):
+                    return later
+                break
+    return None
+
+
+def _holds(state: Gradients, backward: Event) -> bool:
+    if state.origin is None or state.last is None:
+        return False
+    return state.origin.index <= backward.index <= state.last.index
+
+
+def _fix(unit: Unit, trace: Trace, backward: Event, step: Event) -> FixPlan | None:
+    """Scale the loss where it is a plain `loss.backward()` and the scaler has a name there."""
+    scaler = scaler_text(unit, trace, step.scaler, backward.site)
+    node = backward.site.node
+    if not scaler or not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return None
+    loss = receiver_text(backward.site)
+    if not loss or backward.details["functional"]:
+        return None
+    change = Change("replace", Site(backward.site.module, node.func.value), f"{scaler}.scale({loss})")
+    return FixPlan("unsafe", f"scale the loss with {scaler}", (change,))
