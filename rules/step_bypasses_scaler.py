@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import argument_text, receiver_text
+from amplint.protocol import right_elsewhere, scaler_text
+from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.values import TRUE, Scaler
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class StepBypassesScaler(Rule):
@@ -96,4 +102,69 @@ class StepBypassesScaler(Rule):
     yields_to = ("AMP213",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("opt_step"):
+            gradients = event.state
+            if gradients.kind == "T":
+                first = _scaler_step(trace, position, event)
+                if first is None:
+                    continue
+                message = "the optimizer is stepped a second time, past the scaler"
+                steps = [(first.site, "stepped through the scaler here")]
+                scaler = first.scaler
+            elif gradients.kind in ("S", "U") and not gradients.maybe and gradients.last is not None:
+                scaler = gradients.scaler
+                scaled = gradients.kind == "S"
+                message = (
+                    "the optimizer is stepped on gradients that still carry the loss scale"
+                    if scaled
+                    else "the optimizer is stepped past the scaler, so that infinite gradients are not skipped"
+                )
+                steps = [(gradients.last.site, "scaled backward")]
+            else:
+                continue
+            if scaler is None or (not _surely_enabled(scaler) and right_elsewhere(unit, event, "step")):
+                continue
+            update = _update(trace, position, scaler)
+            if update is not None:
+                steps.append((update.site, "the scaler is updated without a check of its own"))
+            yield Fault(
+                event.site,
+                message,
+                (*steps, *unit.call_steps(event)),
+                unit.assumptions(event),
+                unit.confidence(scaler, event.optimizer),
+                _fix(unit, trace, event, scaler),
+            )
+
+
+def _surely_enabled(scaler: Scaler) -> bool:
+    return scaler.constructed and scaler.enabled is TRUE
+
+
+def _scaler_step(trace: Trace, position: int, event: Event) -> Event | None:
+    """The `scaler.step` of the same gradients."""
+    for earlier in reversed(trace.events[:position]):
+        if earlier.optimizer is event.optimizer and earlier.kind == "step":
+            return earlier
+    return None
+
+
+def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:
+    """The update that follows and has nothing to decide from."""
+    for later in trace.events[position + 1 :]:
+        if later.kind == "update" and later.scaler is scaler:
+            return later
+        if later.kind in ("backward", "step", "unscale_"):
+            return None
+    return None
+
+
+def _fix(unit: Unit, trace: Trace, event: Event, scaler: Scaler) -> FixPlan | None:
+    if event.state.kind == "T":
+        return FixPlan("unsafe", "remove the second step", (Change("delete", event.site),))
+    name, optimizer = scaler_text(unit, trace, scaler, event.site), receiver_text(event.site)
+    if not name or not optimizer or event.details["arguments"] or event.details["keywords"] or argument_text(event.site):
+        return None
+    change = Change("replace", event.site, f"{name}.step({optimizer})")
+    return FixPlan("unsafe", f"step through {name}", (change,))
