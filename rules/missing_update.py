@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import is_plain_path, receiver_text
+from amplint.protocol import between, previous
+from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+
 
 
 class MissingUpdate(Rule):
@@ -96,4 +100,34 @@ class MissingUpdate(Rule):
     yields_to = ("AMP208", "AMP209")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("step", "unscale_"):
+            if event.stage != "stepped":
+                continue
+            found = previous(trace, position, event, "step")
+            if found is None:
+                continue
+            start, step = found
+            if event.kind == "unscale_" and not between(trace, start, position, "backward"):
+                # the same gradients are unscaled again after their step
+                continue
+            what = "the next step" if event.kind == "step" else "the next unscale_"
+            yield Fault(
+                step.site,
+                "the step is not followed by update() before the next one",
+                (*unit.call_steps(step), (event.site, f"{what} of this optimizer raises")),
+                unit.assumptions(event),
+                unit.confidence(step.scaler, step.optimizer),
+                _fix(unit, step),
+            )
+
+
+def _fix(unit: Unit, step: Event) -> FixPlan | None:
+    """Update behind the step, where there is one optimizer and no update at all."""
+    steps = {e.site.identity for _, _, e in unit.events("step") if e.scaler is step.scaler}
+    updates = [e for _, _, e in unit.events("update") if e.scaler is step.scaler]
+    scaler = receiver_text(step.site)
+    if len(steps) != 1 or updates or not is_plain_path(scaler):
+        return None
+    change = Change("insert-after", step.site, f"{scaler}.update()")
+    return FixPlan("unsafe", f"insert {scaler}.update() behind the step", (change,))
