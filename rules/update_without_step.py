@@ -10,6 +10,9 @@ from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class UpdateWithoutStep(Rule):
@@ -95,4 +98,28 @@ class UpdateWithoutStep(Rule):
     yields_to = ("AMP204", "AMP213", "AMP301", "AMP302", "AMP304")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("update"):
+            if event.details["checked"] is not False or event.details["new_scale"] is not None:
+                continue
+            if any(gradients.kind not in ("N", "P", "?") for gradients in event.before.values()):
+                # something was scaled and waits for its step
+                continue
+            steps = [*unit.call_steps(event)]
+            last = _last_update(trace, position, event)
+            if last is not None:
+                steps.append((last.site, "the last update() was here"))
+            yield Fault(
+                event.site,
+                "update() runs although nothing was unscaled or stepped since the last one",
+                tuple(steps),
+                unit.assumptions(event),
+                unit.confidence(event.scaler),
+            )
+
+
+def _last_update(trace: Trace, position: int, event: Event) -> Event | None:
+    for earlier in reversed(trace.events[:position]):
+        if earlier.kind == "update" and earlier.scaler is event.scaler:
+            return earlier
+    return None
