@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import same_function
+from amplint.protocol import between, previous, same_round
+from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+
 
 
 class UnscaleTwice(Rule):
@@ -101,4 +105,38 @@ class UnscaleTwice(Rule):
     yields_to = ("AMP205", "AMP209", "AMP301", "AMP302", "AMP304")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("unscale_"):
+            if event.stage not in ("unscaled", "stepped"):
+                continue
+            found = previous(trace, position, event, "unscale_" if event.stage == "unscaled" else "step")
+            if found is None:
+                continue
+            start, first = found
+            backwards = [b for b in between(trace, start, position, "backward") if event.optimizer in b.before]
+            if event.stage == "stepped" and backwards:
+                # a new step has begun: what is missing is the update
+                continue
+            if any(same_round(b, event) and same_round(b, first) for b in backwards):
+                # the backward in between is what is wrong
+                continue
+            if any(e.optimizer is event.optimizer for e in between(trace, start, position, "opt_step")):
+                continue
+            again = "already unscaled" if event.stage == "unscaled" else "already unscaled by their step"
+            yield Fault(
+                event.site,
+                f"unscale_ is called on gradients that are {again}",
+                ((first.site, "unscaled here" if event.stage == "unscaled" else "stepped here"), *unit.call_steps(event)),
+                unit.assumptions(event),
+                unit.confidence(event.scaler, event.optimizer),
+                _fix(unit, first, event),
+            )
+
+
+def _fix(unit: Unit, first: Event, second: Event) -> FixPlan | None:
+    """Remove the second call, where no path reaches it with gradients that are still scaled."""
+    if first.site.identity == second.site.identity or not same_function(first.site, second.site):
+        return None
+    if any(e.stage == "ready" or e.stage == "?" for _, _, e in unit.events("unscale_") if e.site.identity == second.site.identity):
+        return None
+    return FixPlan("safe", "remove the second unscale_", (Change("delete", second.site),))
