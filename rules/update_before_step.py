@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import is_plain_path, receiver_text, same_block
+from amplint.protocol import inside_window
+from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class UpdateBeforeStep(Rule):
@@ -94,4 +99,53 @@ class UpdateBeforeStep(Rule):
     yields_to = ("AMP204", "AMP213", "AMP301", "AMP302", "AMP304")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, step in unit.events("step"):
+            update = _update_in_between(trace, position, step)
+            if update is None or inside_window(unit, step, step.optimizer):
+                continue
+            gradients = step.state
+            assert gradients.last is not None
+            taken = gradients.unscaled if gradients.kind != "S" else gradients.last
+            steps = [(gradients.last.site, "scaled backward")]
+            if taken is not None and taken is not gradients.last:
+                steps.append((taken.site, "unscaled here"))
+            yield Fault(
+                update.site,
+                "update() runs between the backward and the step of the same gradients",
+                (*steps, *unit.call_steps(update), (step.site, "the step divides by the scale once more")),
+                unit.assumptions(step),
+                unit.confidence(step.scaler, step.optimizer),
+                _fix(unit, update, step),
+            )
+
+
+def _update_in_between(trace: Trace, position: int, step: Event) -> Event | None:
+    """The update that came between the gradients' last backward, or their `unscale_`, and their step."""
+    gradients = step.state
+    if gradients.last is None or gradients.maybe:
+        return None
+    if gradients.kind == "S":
+        update = gradients.stale
+        if update is None or update.scaler is not step.scaler or update.index < gradients.last.index:
+            return None
+        others = [stage for optimizer, stage in update.details["stages"] if optimizer is not step.optimizer]
+        return None if "stepped" in others or "?" in others else update
+    if gradients.kind not in ("L", "M") or gradients.unscaled is None or gradients.scaler is not step.scaler:
+        return None
+    for event in trace.events[:position]:
+        if event.index > gradients.unscaled.index and event.kind == "update" and event.scaler is step.scaler:
+            return event
+    return None
+
+
+def _fix(unit: Unit, update: Event, step: Event) -> FixPlan | None:
+    """Move the update behind the step, where both stand in one block."""
+    scaler = receiver_text(update.site)
+    if update.details["new_scale"] is not None or not is_plain_path(scaler) or not same_block(update.site, step.site):
+        return None
+    changes = [Change("delete", update.site)]
+    behind = [e for _, _, e in unit.events("update") if same_block(e.site, step.site) and e.site.identity != update.site.identity]
+    if not behind:
+        changes.insert(0, Change("insert-after", step.site, f"{scaler}.update()"))
+    return FixPlan("unsafe", "move update() behind the step", tuple(changes))
