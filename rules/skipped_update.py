@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import counts_batches, passed_updates
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+    from amplint.values import Value
+
 
 
 class SkippedUpdate(Rule):
@@ -99,4 +104,45 @@ class SkippedUpdate(Rule):
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, jump in unit.events("jump"):
+            for optimizer, gradients in jump.before.items():
+                if gradients.kind not in ("U", "T") or gradients.maybe or optimizer is None:
+                    continue
+                start = _operation(trace, position, optimizer)
+                after = _next_operation(trace, position, optimizer, start)
+                if start is None or after is None or not passed_updates(unit, jump, start.scaler):
+                    continue
+                if any(counts_batches(atom) for atom in jump.assume.keys() - start.assume.keys()):
+                    # the boundary of a window
+                    continue
+                what = "unscaled" if start.kind == "unscale_" else "stepped"
+                yield Fault(
+                    jump.site,
+                    f"the optimizer is {what}, and update() is skipped",
+                    (
+                        (start.site, f"{what} here"),
+                        *unit.call_steps(jump),
+                        (after.site, "meets the optimizer in the middle of the last step"),
+                    ),
+                    unit.assumptions(jump),
+                    unit.confidence(start.scaler, optimizer),
+                )
+
+
+def _operation(trace: Trace, position: int, optimizer: Value) -> Event | None:
+    """The last operation of a scaler on an optimizer."""
+    for earlier in reversed(trace.events[:position]):
+        if earlier.optimizer is optimizer and earlier.kind in ("unscale_", "step"):
+            return earlier
+    return None
+
+
+def _next_operation(trace: Trace, position: int, optimizer: Value, start: Event | None) -> Event | None:
+    """The next operation on the optimizer, if no `update()` comes before it."""
+    for later in trace.events[position + 1 :]:
+        if start is None or (later.kind == "update" and later.scaler is start.scaler):
+            return None
+        if later.optimizer is optimizer and later.kind in ("unscale_", "step") and later.scaler is start.scaler:
+            return later
+    return None
