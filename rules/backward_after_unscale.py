@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+    from amplint.values import Value
+
 
 
 class BackwardAfterUnscale(Rule):
@@ -100,4 +105,34 @@ class BackwardAfterUnscale(Rule):
     yields_to = ("AMP301", "AMP302", "AMP304")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("backward"):
+            if event.scaler is None:
+                continue
+            for optimizer, gradients in event.before.items():
+                unscaled = gradients.unscaled
+                if gradients.kind != "U" or gradients.maybe or unscaled is None or not same_round(unscaled, event):
+                    continue
+                step = _step(trace, position, optimizer)
+                if step is None or step.state.kind != "M" or step.state.maybe:
+                    continue
+                yield Fault(
+                    event.site,
+                    "scaled gradients are added to gradients that are already unscaled",
+                    (
+                        (unscaled.site, "unscaled here"),
+                        *((site, "called here") for site in unscaled.calls),
+                        *unit.call_steps(event),
+                        (step.site, "the step does not divide again"),
+                    ),
+                    unit.assumptions(event),
+                    unit.confidence(event.scaler, optimizer),
+                )
+
+
+def _step(trace: Trace, position: int, optimizer: Value | None) -> Event | None:
+    """The step that takes the mixture."""
+    for later in trace.events[position + 1 :]:
+        if later.optimizer is optimizer and later.kind in ("zero_grad", "step", "opt_step"):
+            return later if later.kind == "step" else None
+    return None
