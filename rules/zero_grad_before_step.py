@@ -10,6 +10,10 @@ from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+    from amplint.values import Value
+
 
 
 class ZeroGradBeforeStep(Rule):
@@ -90,4 +94,32 @@ class ZeroGradBeforeStep(Rule):
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("zero_grad"):
+            for optimizer, gradients in event.before.items():
+                if gradients.kind not in ("S", "U") or gradients.maybe or gradients.last is None:
+                    continue
+                step = _emptied_step(trace, position, optimizer)
+                if step is None or step.scaler is not gradients.scaler:
+                    continue
+                yield Fault(
+                    event.site,
+                    "the gradients are cleared between their backward and their step",
+                    (
+                        (gradients.last.site, "scaled backward"),
+                        *unit.call_steps(event),
+                        (step.site, "nothing is left to step with"),
+                    ),
+                    unit.assumptions(event),
+                    unit.confidence(gradients.scaler, optimizer),
+                )
+
+
+def _emptied_step(trace: Trace, position: int, optimizer: Value | None) -> Event | None:
+    """The step that finds the gradients cleared: no backward and no `update()` comes before it."""
+    for later in trace.events[position + 1 :]:
+        if later.kind == "update" or (later.kind == "backward" and optimizer in later.before):
+            return None
+        if later.kind == "step" and later.optimizer is optimizer:
+            return later if later.state.kind == "N" else None
+    return None
