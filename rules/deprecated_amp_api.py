@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amplint.deprecations import Use, repair, uses
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -131,4 +132,16 @@ class DeprecatedAmpApi(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for use in uses(unit.source):
+            yield Fault(
+                Site(unit.source, use.node),
+                f"{use.dotted} is deprecated since torch 2.4; {_advice(use)}",
+                fix=repair(unit.source, use),
+            )
+
+
+def _advice(use: Use) -> str:
+    new = use.replacement
+    if new.name in ("custom_fwd", "custom_bwd"):
+        return f'use torch.amp.{new.name}(device_type="{new.device}")'
+    return f'use torch.{new.prefix}{new.name} with "{new.device}" as the first argument'
