@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import FALSE, TRUE
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+    from amplint.values import Scaler
 
 
 class ScalerWithBfloat16(Rule):
@@ -88,4 +94,58 @@ class ScalerWithBfloat16(Rule):
     yields_to = ("AMP402",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for _, _, event in unit.events("construct_scaler"):
+            scaler = event.scaler
+            if scaler is None or scaler.enabled is not TRUE:
+                continue
+            using = [trace for trace in unit.traces if _steps(trace, scaler)]
+            regions = [_bfloat16_region(unit, trace) for trace in using]
+            if not using or not all(regions):
+                continue
+            region, step = regions[0], _steps(using[0], scaler)[0]
+            assert region is not None
+            yield Fault(
+                event.site,
+                "the scaler does nothing useful: every region of this training is bfloat16",
+                ((region.site, "autocast is bfloat16 here"), (step.site, "the scaler steps here")),
+                unit.assumptions(event),
+                unit.confidence(scaler),
+                _fix(event.site),
+            )
+
+
+def _steps(trace: Trace, scaler: Scaler) -> list[Event]:
+    return [event for event in trace.events if event.kind == "step" and event.scaler is scaler]
+
+
+def _bfloat16_region(unit: Unit, trace: Trace) -> Event | None:
+    """A region of a trace, if all that can be enabled are bfloat16 for certain."""
+    regions = [
+        event
+        for event in trace.events
+        if event.kind == "construct_autocast" and event.details["context"].details.enabled is not FALSE
+    ]
+    dtypes = {unit.executor.effects.dtype(event.details["context"].details.dtype) for event in regions}
+    return regions[0] if dtypes == {"bfloat16"} else None
+
+
+def _fix(site: Site) -> FixPlan | None:
+    """Switch the scaler off where it is made, so that all its calls stay valid."""
+    call, module = site.node, site.module
+    if not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
+        return None
+    title = "disable the scaler"
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == "enabled":
+            return FixPlan("unsafe", title, (Change("replace", Site(module, arg.value), "False"),))
+    if not call.args:
+        text = f"{module.segment(call.func)}(enabled=False)"
+        return FixPlan("unsafe", title, (Change("replace", site, text),))
+    last = call.args[-1]
+    if last.keyword is None and len(call.args) > 4:
+        return None
+    text = f"{module.segment(last.value)}, enabled=False"
+    if last.keyword is not None:
+        text = f"{last.keyword.value}={text}"
+    return FixPlan("unsafe", title, (Change("replace", Site(module, last), text),))
