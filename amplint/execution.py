@@ -408,7 +408,16 @@ class Executor:
             if value.op == "not":
                 return [(s, not truth) for s, truth in self.split(state, value.args[0])]
             if value.op in ("and", "or"):
-                return self._split_chain(state, value.args, value.op == "and")
+                whole = ("true", value)
+                decided = state.assume.get(whole)
+                if decided is not None:
+                    return [(state, decided)]
+                found = self._split_chain(state, value.args, value.op == "and")
+                if len(found) > 2:
+                    # paths that came to one outcome in several ways may be merged, and must not forget it
+                    for s, truth in found:
+                        s.assume[whole] = truth
+                return found
             if value.op == "ite":
                 test, then, orelse = value.args
                 return [
@@ -912,14 +921,14 @@ class Executor:
         if not self.silent:
             self.executed.add(callee.scope)
         self._depth += 1
-        start, heap, grads = state.trace, state.heap.copy(), state.grads.copy()
+        start, heap, grads, books = state.trace, state.heap.copy(), state.grads.copy(), state.books.copy()
         caller_needs = self.after
         try:
             outcomes = self.block(callee.env.pruned(callee.scope), state)
         finally:
             self._depth -= 1
             self.after = caller_needs
-        if all(_changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes):
+        if all(after.books == books and _changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes):
             self.inert.add(callee.scope)
         results: list[tuple[Machine, Value, Signal | None]] = []
         keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)

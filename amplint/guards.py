@@ -220,7 +220,7 @@ def _noneness(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
 def _equality(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
     value, right = atom[1], atom[2]
     if not isinstance(right, (Const, Ext)):
-        return None
+        return _apart(value, right, assume)
     if right is NONE:
         return assume.get(("none", value))
     if assume.get(("none", value)):
@@ -233,6 +233,17 @@ def _equality(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
     for other, outcome in assume.items():
         if outcome and other[0] == "eq" and other[1] is value and other[2] is not right and isinstance(other[2], (Const, Ext)):
             return False
+    return None
+
+
+def _apart(left: Value, right: Value, assume: dict[Atom, bool]) -> bool | None:
+    """False where another equation holds that differs by a constant: k == n rules k + 1 == n out."""
+    forms = (linear(OpV("-", left, right)), linear(OpV("-", right, left)))
+    for other, outcome in assume.items():
+        if outcome and other[0] == "eq" and not isinstance(other[2], (Const, Ext)):
+            terms, constant = linear(OpV("-", other[1], other[2]))
+            if any(terms == mine and constant != apart for mine, apart in forms):
+                return False
     return None
 
 

@@ -60,6 +60,8 @@ _EVENTS = frozenset(
 _MINOR_EVENTS = frozenset(
     "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel FullyShardedDataParallel fully_shard".split()
 )
+#: operations that change weights in place, where a scope walks over parameters
+_WEIGHT_CHANGES = frozenset("add_ sub_ mul_ div_ copy_ lerp_ addcmul_ addcdiv_".split())
 _EVENT_PARTS = re.compile(r"clip|scaler|autocast|optimizer$|^(Adam|SGD|RMSprop|LBFGS)")
 _STEPPED = re.compile(r"opt|sched|scal|lr|engine|accel|fabric|model|trainer|agent|solver")
 _SAVES = re.compile(r"save|dump|checkpoint|ckpt|snapshot")
@@ -92,7 +94,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
                         names.add(call_name(arg.value))
             if scope not in direct and _is_event(stmt, env, scope) and not _is_minor_event(stmt):
                 direct.add(scope)
-        if scope not in direct and any(_TELLING.search(w) for w in scope.words):
+        if scope not in direct and (any(_TELLING.search(w) for w in scope.words) or _hands_itself_on(scope)):
             direct.add(scope)
         calls[scope] = frozenset(names)
     found = set(direct)
@@ -107,6 +109,20 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
         if not more and not imported:
             return frozenset(found)
         found |= more | imported
+
+
+def _hands_itself_on(scope: Scope) -> bool:
+    """Whether a method gives its object to something that is only known when it runs: `getattr(callback, event)(self)`."""
+    if not scope.is_method or not scope.params:
+        return False
+    own = scope.params[0].name
+    return any(
+        isinstance(stmt, Call)
+        and isinstance(stmt.func, Name)
+        and stmt.func.id.startswith("%")
+        and any(isinstance(arg.value, Name) and arg.value.id == own for arg in stmt.args)
+        for stmt in _own(scope)
+    )
 
 
 def _own(scope: Scope) -> Iterator[Stmt]:
@@ -149,6 +165,8 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     if name in _MINOR_EVENTS:
         return True
     if name in _EVENTS or _EVENT_PARTS.search(name) or name in env.watched:
+        return True
+    if name in _WEIGHT_CHANGES and not scope.words.isdisjoint({"parameters", "named_parameters"}):
         return True
     base = stmt.func.base if isinstance(stmt.func, Attr) else None
     path = path_of(base)
