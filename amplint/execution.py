@@ -513,7 +513,10 @@ class Executor:
             live = [(settled, [])]
             count = self.iterations(stmt, sequence, settled)
             finished: list[tuple[Machine, list[Value]]] = []
-            for index in range(count):
+            start = settled.trace
+            for index in range(2 if stmt.kind == "comprehension" and count == 1 and self.items_of(sequence, settled) is None else count):
+                if index == count and not any(_trained(current.trace, start) for current, _ in live):
+                    break
                 following: list[tuple[Machine, list[Value]]] = []
                 for current, items in live:
                     current.loops = (*outer, (id(stmt), index))
@@ -1549,6 +1552,15 @@ def _changed_nothing(after: Machine, signal: Signal | None, start: Any, heap: di
         if event.kind not in _QUIET_EVENTS:
             return False
     return all(heap.get(slot) is value for slot, value in after.heap.items())
+
+
+def _trained(link: Any, start: Any) -> bool:
+    """Whether a backward was run since `start`: such a body is worth a second round even in a comprehension."""
+    while link is not start and link is not None:
+        link, event = link
+        if event.kind == "backward":
+            return True
+    return False
 
 
 def counters(stmt: Stmt) -> list[Expr]:

@@ -48,13 +48,15 @@ def counts_batches(atom: Any) -> bool:
     """Whether a guard is the boundary of a window, and no fixed flag and no test of a loss or a norm."""
     if atom[0] == "mod":
         return True
-    return atom[0] in ("eq", "lt", "true") and any(_is_counter(part) for part in atom[1:] if isinstance(part, Value))
+    if atom[0] == "true":
+        # an argument that the unknown caller of a step may choose anew for every call
+        return isinstance(atom[1], Sym) and atom[1].parts[0] == "param" and len(atom[1].parts) == 5
+    return atom[0] in ("eq", "lt") and any(_is_counter(part) for part in atom[1:] if isinstance(part, Value))
 
 
 def _is_counter(value: Value) -> bool:
     if isinstance(value, Sym):
-        # an argument that the unknown caller of a step may choose anew for every call
-        return value.parts[0] in ("index", "counter") or (value.parts[0] == "param" and len(value.parts) == 5)
+        return value.parts[0] in ("index", "counter")
     if isinstance(value, OpV) and value.op in ("+", "-", "*", "//", "%"):
         if value.op in ("+", "-") and isinstance(value.args[-1], Const) and isinstance(value.args[0], (AttrOf, Sym)):
             return True

@@ -105,7 +105,7 @@ class StepBypassesScaler(Rule):
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("opt_step"):
             gradients = event.state
-            if gradients.kind == "T":
+            if gradients.kind in ("T", "N"):
                 first = _scaler_step(trace, position, event)
                 if first is None:
                     continue
@@ -143,10 +143,12 @@ def _surely_enabled(scaler: Scaler) -> bool:
 
 
 def _scaler_step(trace: Trace, position: int, event: Event) -> Event | None:
-    """The `scaler.step` of the same gradients."""
+    """The `scaler.step` of the same gradients, which are still there."""
     for earlier in reversed(trace.events[:position]):
-        if earlier.optimizer is event.optimizer and earlier.kind == "step":
-            return earlier
+        if earlier.optimizer is event.optimizer:
+            return earlier if earlier.kind == "step" else None
+        if earlier.kind in ("backward", "zero_grad") and event.optimizer in earlier.before:
+            return None
     return None
 
 
@@ -161,7 +163,7 @@ def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:
 
 
 def _fix(unit: Unit, trace: Trace, event: Event, scaler: Scaler) -> FixPlan | None:
-    if event.state.kind == "T":
+    if event.state.kind in ("T", "N"):
         return FixPlan("unsafe", "remove the second step", (Change("delete", event.site),))
     name, optimizer = scaler_text(unit, trace, scaler, event.site), receiver_text(event.site)
     if not name or not optimizer or event.details["arguments"] or event.details["keywords"] or argument_text(event.site):
