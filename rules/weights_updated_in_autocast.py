@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
 from amplint.needles import TRAINS
-from amplint.rule import Fault, Rule
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import FALSE, NONE, Optimizer, Scaler, Scheduler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Entered, Event
+    from amplint.traces import Trace
+
+_UPDATES = ("step", "opt_step", "weights_written", "load_state")
+_USES = ("forward", "backward")
 
 
 class WeightsUpdatedInAutocast(Rule):
@@ -105,8 +113,9 @@ class WeightsUpdatedInAutocast(Rule):
 
     ## Fix safety
 
-    Unsafe. The region is narrowed to the forward and the loss, which moves statements from 16 bit to fp32: a
-    computation between the forward and the step that relied on autocast changes its dtype.
+    Unsafe. `cache_enabled=False` is added to the call that makes the region, so that each forward casts the weights
+    anew. That is right and slower. The better repair is to narrow the region to the forward and the loss, which moves
+    statements from 16 bit to fp32 and is left to the author.
 
     ## How it is confirmed
 
@@ -130,4 +139,96 @@ class WeightsUpdatedInAutocast(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for trace, position, update in unit.events(*_UPDATES):
+            region = _outermost(update)
+            if region is None or (update.kind == "load_state" and not _is_model(update.details["of"])):
+                continue
+            before = _use(unit, trace, range(position - 1, -1, -1), update, region)
+            after = _use(unit, trace, range(position + 1, len(trace.events)), update, region)
+            if before is None or after is None:
+                continue
+            yield Fault(
+                region.site,
+                "weights are updated in a region that stays open; the forward after it uses the old 16-bit copy",
+                (
+                    (update.site, "the weights change here"),
+                    (after.site, "used again here" if after.kind == "forward" else "used again for this loss"),
+                ),
+                unit.assumptions(update),
+                unit.confidence(update.optimizer),
+                _without_cache(region.site),
+            )
+
+
+def _without_cache(region: Site) -> FixPlan | None:
+    node = region.node
+    if isinstance(node, cst.FunctionDef):
+        calls = [d.decorator for d in node.decorators if "autocast" in region.module.segment(d.decorator)]
+        node = calls[0] if len(calls) == 1 else node
+    if not isinstance(node, cst.Call) or "autocast" not in region.module.segment(node.func):
+        return None
+    inside = region.module.segment(node)[:-1].rstrip()
+    separator = "" if inside.endswith("(") else " " if inside.endswith(",") else ", "
+    change = Change("replace", Site(region.module, node), f"{inside}{separator}cache_enabled=False)")
+    return FixPlan("unsafe", "switch the weight cache of the region off", (change,))
+
+
+def _outermost(event: Event) -> Entered | None:
+    return next((r for r in event.regions if r.context.kind == "autocast"), None)
+
+
+def _use(unit: Unit, trace: Trace, positions: range, update: Event, region: Entered) -> Event | None:
+    """The next use of the updated weights in the same entry of the region, where autocast casts and caches them."""
+    forwards = any(e.kind == "forward" for e in trace.events)
+    for position in positions:
+        event = trace.events[position]
+        if event.kind not in _USES:
+            continue
+        outer = _outermost(event)
+        if outer is None or outer.number != region.number:
+            return None
+        if event.kind == "forward":
+            if _caches(unit, trace, event) and _same_weights(unit, update, frozenset((event.details["module"],))):
+                return event
+        elif not forwards or not _seen_forward(trace, event):
+            owners = event.details["value"].taint.owners
+            if _enabled(unit, trace, region, event) and _same_weights(unit, update, owners):
+                return event
+    return None
+
+
+def _seen_forward(trace: Trace, backward: Event) -> bool:
+    owners = backward.details["value"].taint.owners
+    return any(e.kind == "forward" and e.details["module"] in owners for e in trace.events)
+
+
+def _caches(unit: Unit, trace: Trace, event: Event) -> bool:
+    """Whether the innermost region casts, and none around says anything of its cache."""
+    regions = [r for r in event.regions if r.context.kind == "autocast"]
+    if any(r.context.details.cache_enabled not in (None, NONE) for r in regions):
+        return False
+    return unit.autocast(event, trace) is not None
+
+
+def _enabled(unit: Unit, trace: Trace, region: Entered, event: Event) -> bool:
+    """The same for a forward that is only known by its loss: the outermost region speaks for it."""
+    details = region.context.details
+    return (
+        details.cache_enabled in (None, NONE)
+        and details.enabled is not FALSE
+        and unit.can_hold(details.enabled, event.assume, trace)
+    )
+
+
+def _is_model(value: Value) -> bool:
+    return not isinstance(value, (Optimizer, Scaler, Scheduler))
+
+
+def _same_weights(unit: Unit, update: Event, owners: frozenset[Value]) -> bool:
+    if update.kind == "weights_written":
+        return unit.overlap(owners, update.details["owners"])
+    if update.kind == "load_state":
+        return unit.overlap(owners, frozenset((update.details["of"],)))
+    optimizer = update.optimizer
+    theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
+    return theirs is None or unit.overlap(owners, theirs)
