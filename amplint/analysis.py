@@ -76,7 +76,7 @@ class Unit:
                 decisive = value.op == "or"
                 if decisive in outcomes:
                     return decisive
-                return None if None in outcomes else not decisive
+                return assume.get(("true", value)) if None in outcomes else not decisive
             if value.op == "ite":
                 test = self._outcome(value.args[0], assume)
                 if test is None:

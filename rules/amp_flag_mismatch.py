@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from amplint.finding import Severity
+from amplint import guards
+from amplint.finding import Confidence, Severity
 from amplint.rule import Fault, Rule
+from amplint.values import AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class AmpFlagMismatch(Rule):
@@ -100,4 +105,131 @@ class AmpFlagMismatch(Rule):
     yields_to = ("AMP503",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        yield from _two_flags(unit)
+        yield from _missing(unit)
+
+
+def _two_flags(unit: Unit) -> Iterator[Fault]:
+    """A plain backward out of a float16 region that is on, while the scaler is off by a flag of its own."""
+    for trace, position, event in unit.events("construct_scaler"):
+        scaler = event.scaler
+        if scaler is None or isinstance(scaler.enabled, Const):
+            continue
+        for later, backward in enumerate(trace.events[position:], position):
+            if backward.kind != "backward" or backward.scaler is not None or "framework" in backward.details:
+                continue
+            if unit.can_hold(scaler.enabled, backward.assume, trace):
+                continue
+            region = _float16_region(unit, trace, later)
+            if region is None or not _independent(scaler.enabled, region.details["context"].details.enabled):
+                continue
+            condition = region.details["context"].details.enabled
+            yield Fault(
+                event.site,
+                "the scaler obeys another flag than autocast: float16 can run without a loss scale",
+                (
+                    (region.site, "autocast obeys its own flag here"),
+                    (backward.site, "with the scaler off, this loss is not scaled"),
+                ),
+                unit.assumptions(backward, condition),
+                unit.confidence(scaler),
+            )
+            break
+
+
+def _float16_region(unit: Unit, trace: Trace, position: int) -> Event | None:
+    """The last region before a backward, in the same round, if it is float16 for certain and can be on."""
+    backward = trace.events[position]
+    for event in reversed(trace.events[:position]):
+        if event.kind == "enter" and event.loops == backward.loops:
+            arguments = event.details["context"].details
+            dtype, device = unit.executor.effects.dtype(arguments.dtype), arguments.device
+            by_default = arguments.dtype is None and isinstance(device, Const) and device.value == "cuda"
+            if dtype != "float16" and not by_default:
+                return None
+            return event if unit.can_hold(arguments.enabled, backward.assume, trace) else None
+    return None
+
+
+#: flags that say which machine this is: whoever has no GPU has no float16 autocast either
+_MACHINE = re.compile(r"cuda|device|gpu|cpu|available|rank", re.IGNORECASE)
+
+
+def _independent(first: Value, second: Value) -> bool:
+    """Whether two conditions are made of different flags, all of which a person sets."""
+    mine, theirs = set(_leaves(first)), set(_leaves(second))
+    if not mine or not theirs or mine & theirs:
+        return False
+    return all(_is_flag(leaf) and not _MACHINE.search(guards.describe(leaf)) for leaf in mine | theirs)
+
+
+def _leaves(value: Any) -> Iterator[Value]:
+    """The unknown values that a condition is made of."""
+    if isinstance(value, OpV):
+        for arg in value.args:
+            yield from _leaves(arg)
+    elif isinstance(value, Result) and isinstance(value.callee, Ext) and value.callee.dotted == "bool":
+        yield from _leaves(value.args[0])
+    elif isinstance(value, Value) and not isinstance(value, (Const, Ext)):
+        yield value
+
+
+def _is_flag(value: Value) -> bool:
+    if isinstance(value, Sym):
+        return value.parts[0] in ("param", "global")
+    if isinstance(value, AttrOf):
+        return isinstance(value.base, Instance) or _is_flag(value.base)
+    if isinstance(value, ItemOf):
+        return isinstance(value.parts[0], Value) and _is_flag(value.parts[0]) and isinstance(value.parts[1], Const)
+    # the options that a parser returned
+    return isinstance(value, Result) and isinstance(value.callee, AttrOf) and value.callee.name == "parse_args"
+
+
+_PROTOCOL = frozenset({"scale", "unscale_", "step", "update", "get_scale"})
+
+
+def _missing(unit: Unit) -> Iterator[Fault]:
+    """The first use of a scaler on a path where it is None, or not bound at all."""
+    made: dict[tuple[str, int], Scaler] = {}
+    for _, _, event in unit.events(*_PROTOCOL):
+        if event.scaler is not None and not _is_unbound(event.scaler):
+            made.setdefault(event.site.identity, event.scaler)
+    for trace in unit.traces:
+        for event in trace.events:
+            is_none = event.kind == "none_used" and event.details["name"] in _PROTOCOL
+            if not is_none and not (event.kind in _PROTOCOL and _is_unbound(event.scaler)):
+                continue
+            scaler = made.get(event.site.identity)
+            if scaler is not None and _by_flags_alone(event):
+                built = unit.site_of(scaler)
+                steps = [(built, "the scaler is made here, under a condition")] if built is not None else []
+                yield Fault(
+                    event.site,
+                    f"the scaler is used where it is {'None' if is_none else 'not bound'}",
+                    (*steps, *unit.call_steps(event)),
+                    unit.assumptions(event),
+                    unit.confidence(scaler) if built is not None else Confidence.MEDIUM,
+                )
+                # this use raises; what follows on the path does not happen
+                break
+
+
+def _is_unbound(scaler: Value | None) -> bool:
+    origin = scaler.parts[0][1] if isinstance(scaler, Scaler) and not scaler.constructed else None
+    return isinstance(origin, Sym) and origin.parts[0] == "unbound"
+
+
+def _by_flags_alone(event: Event) -> bool:
+    """Whether nothing that amplint cannot judge was decided on the way."""
+    for atom in event.assume:
+        for leaf in (leaf for part in atom[1:] for leaf in _leaves(part)):
+            if atom[0] in ("mod", "lt") or isinstance(leaf, Scaler):
+                continue
+            if _MACHINE.search(guards.describe(leaf)):
+                return False
+            if isinstance(leaf, Result) and not isinstance(leaf.callee, Ext) and not _is_flag(leaf):
+                return False
+            if isinstance(leaf, Sym) and leaf.parts[0] == "raised":
+                return False
+    return True
