@@ -54,12 +54,14 @@ if TYPE_CHECKING:
 _EVENTS = frozenset(
     "backward unscale_ zero_grad get_scale scale state_dict half bfloat16 register_hook autocast GradScaler ShardedGradScaler "
     "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss nullcontext get_total_norm "
-    "register_post_accumulate_grad_hook custom_fwd custom_bwd".split()
+    "register_post_accumulate_grad_hook custom_fwd custom_bwd FullyShardedDataParallel FSDP".split()
 )
 #: events that matter where something else happens, and make no function worth executing by themselves
 _MINOR_EVENTS = frozenset(
-    "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel FullyShardedDataParallel fully_shard".split()
+    "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel fully_shard".split()
 )
+#: what is resumed along with the weights
+_RESUMED = re.compile(r"opt|scal|amp", re.IGNORECASE)
 #: operations that change weights in place, where a scope walks over parameters
 _WEIGHT_CHANGES = frozenset("add_ sub_ mul_ div_ copy_ lerp_ addcmul_ addcdiv_".split())
 _EVENT_PARTS = re.compile(r"clip|scaler|autocast|optimizer$|^(Adam|SGD|RMSprop|LBFGS)")
@@ -145,8 +147,9 @@ def _is_event(stmt: Stmt, env: ModuleEnv, scope: Scope) -> bool:
         return _writes_gradient(stmt.target) or any(_reads_gradient(e) for e in parts_of(stmt.value))
     if isinstance(stmt, (Evaluate, Jump)) and stmt.value is not None:
         return any(isinstance(e, Attr) and e.name in ("autocast", "grad") for e in parts_of(stmt.value))
-    if isinstance(stmt, Branch):
-        return False
+    if isinstance(stmt, Region):
+        # one object, kept in a variable, that may be entered inside itself
+        return path_of(stmt.context).rpartition(".")[2] in env.kept_contexts
     return False
 
 
@@ -157,6 +160,8 @@ def _is_minor_event(stmt: Stmt) -> bool:
     name = call_name(stmt.func)
     if name in ("to", "type", "float", "double"):
         return not any(_SIXTEEN_BITS.search(_text(a.value)) for a in stmt.args)
+    if name == "load_state_dict" and isinstance(stmt.func, Attr):
+        return not _RESUMED.search(path_of(stmt.func.base).rpartition(".")[2])
     return name in _MINOR_EVENTS
 
 
@@ -269,7 +274,7 @@ class _Slice:
             return prelude or (body and self._leaves(stmt.body))
         if isinstance(stmt, Region):
             inner = self._mark(stmt.body)
-            return inner or (stmt.target is not None and self._defines_needed(stmt.target))
+            return inner or _is_event(stmt, self.env, self.scope) or (stmt.target is not None and self._defines_needed(stmt.target))
         if isinstance(stmt, Try):
             marks = [self._mark(stmt.body), *(self._mark(h.body) for h in stmt.handlers), self._mark(stmt.orelse), self._mark(stmt.final)]
             return any(marks)

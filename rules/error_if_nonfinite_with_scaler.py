@@ -124,8 +124,9 @@ def _step_after(trace: Trace, position: int) -> Event | None:
         if gradients.kind not in ("S", "U") or gradients.scaler is None or gradients.maybe:
             continue
         for event in trace.events[position + 1 :]:
-            is_its_step = event.kind == "step" and event.scaler is gradients.scaler and event.state.last is gradients.last
-            if is_its_step and (optimizer is None or event.optimizer is optimizer):
+            if event.kind != "step" or event.scaler is not gradients.scaler:
+                continue
+            if event.state.last is gradients.last and (optimizer is None or event.optimizer is optimizer):
                 return event
     return None
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import FALSE, Const, Optimizer, Result, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class PlainScalerWithFsdp(Rule):
@@ -104,4 +109,74 @@ class PlainScalerWithFsdp(Rule):
     fix = "unsafe"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("step"):
+            scaler = event.scaler
+            built = unit.site_of(scaler)
+            if scaler is None or built is None or scaler.flavour != "torch" or scaler.enabled is FALSE:
+                continue
+            wrapping = _wrapping(unit, trace, position)
+            if wrapping is None or not _is_float16(unit, trace, wrapping):
+                continue
+            yield Fault(
+                built,
+                "each rank of an FSDP model decides by its own shard whether to skip; ShardedGradScaler asks all ranks",
+                ((wrapping.site, "the model is sharded here"), (event.site, "this step is skipped on some ranks only")),
+                unit.assumptions(event),
+                unit.confidence(scaler),
+                _fix(built),
+            )
+
+
+def _wrapping(unit: Unit, trace: Trace, position: int) -> Event | None:
+    """The FSDP1 wrapping of a model whose parameters the step at `position` updates."""
+    step = trace.events[position]
+    owners: frozenset[Value] = frozenset()
+    if isinstance(step.optimizer, Optimizer) and step.optimizer.owners:
+        owners = step.optimizer.owners
+    elif step.state.origin is not None and not step.state.maybe:
+        owners = step.state.origin.details["value"].taint.owners
+    for event in trace.events[:position]:
+        if event.kind == "fsdp" and unit.overlap(frozenset((event.details["module"],)), owners):
+            return event
+    return None
+
+
+def _is_float16(unit: Unit, trace: Trace, wrapping: Event) -> bool:
+    """Whether the model computes in float16 for certain: by FSDP's own policy, else by every region."""
+    policy = wrapping.details["keywords"].get("mixed_precision")
+    if policy is not None:
+        return any(unit.executor.effects.dtype(value) == "float16" for value in _parts(policy))
+    dtypes: set[str | None] = set()
+    for event in trace.events:
+        if event.kind == "construct_autocast":
+            arguments = event.details["context"].details
+            if arguments.enabled is FALSE:
+                continue
+            device = arguments.device
+            by_default = arguments.dtype is None and isinstance(device, Const) and device.value == "cuda"
+            dtypes.add("float16" if by_default else unit.executor.effects.dtype(arguments.dtype))
+    return dtypes == {"float16"}
+
+
+def _parts(value: Any) -> Iterator[Value]:
+    """The arguments of the call that made a policy, nested ones too."""
+    if isinstance(value, Value):
+        yield value
+        for part in value.args if isinstance(value, Result) else value.parts:
+            yield from _parts(part)
+
+
+def _fix(site: Site) -> FixPlan | None:
+    """Construct the scaler that is made for shards, where only keywords and the device are given."""
+    call, module = site.node, site.module
+    if not isinstance(call, cst.Call) or any(arg.star for arg in call.args):
+        return None
+    positional = [arg.value for arg in call.args if arg.keyword is None]
+    if len(positional) > 1 or not all(isinstance(value, cst.SimpleString) for value in positional):
+        return None
+    changes = (
+        Change("replace", Site(module, call.func), "ShardedGradScaler"),
+        Change("import", site, "torch.distributed.fsdp.sharded_grad_scaler:ShardedGradScaler"),
+    )
+    return FixPlan("unsafe", "use ShardedGradScaler", changes)
