@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from amplint.library import EXTERNAL_ROOTS
 from amplint.lowering import lower
-from amplint.program import Assign, Attr, Branch, Call, Import, Loop, Name, Program, Region, Scope, Stmt, path_of, walk
+from amplint.program import (
+    Assign,
+    Attr,
+    Branch,
+    Call,
+    Import,
+    Loop,
+    Name,
+    Program,
+    Region,
+    Scope,
+    Stmt,
+    parts_of,
+    path_of,
+    walk,
+)
 from amplint.pruning import prune, relevant_scopes, words_of
 from amplint.source import SourceError, SourceModule
 
@@ -112,6 +127,19 @@ class ModuleEnv:
                 if isinstance(stmt, Import) and self.project.may_matter(self, stmt):
                     found.add(stmt.name)
         return frozenset(found)
+
+    @cached_property
+    def kept_contexts(self) -> frozenset[str]:
+        """The last names of the variables and attributes that an autocast object is kept in."""
+        found: set[str] = set()
+        for scope in self.program.scopes:
+            if not any("autocast" in word for word in scope.words):
+                continue
+            made = {s.result for s in walk(scope.body) if isinstance(s, Call) and path_of(s.func).endswith("autocast")}
+            for stmt in walk(scope.body):
+                if isinstance(stmt, Assign) and any(isinstance(e, Name) and e.id in made for e in parts_of(stmt.value)):
+                    found.add(path_of(stmt.target).rpartition(".")[2])
+        return frozenset(found - {""})
 
     @cached_property
     def attribute_words(self) -> frozenset[str]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import function_of, same_function
+from amplint.library import role
+from amplint.names import names_of
+from amplint.program import Call, Name, Scope, path_of, walk
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -116,26 +122,59 @@ class AutocastObjectReentered(Rule):
     code = "AMP109"
     name = "autocast-object-reentered"
     severity = Severity.WARNING
-    needles = (
-        (b"autocast",),
-        (
-            b"yield",
-            b"@torch.autocast(",
-            b"@autocast(",
-            b"@amp.autocast(",
-            b"@torch.amp.autocast(",
-            b"@torch.cuda.amp.autocast(",
-            b"= autocast(",
-            b"= torch.autocast(",
-            b"= torch.amp.autocast(",
-            b"= torch.cuda.amp.autocast(",
-            b"= amp.autocast(",
-            b"else autocast(",
-            b"else torch.autocast(",
-        ),
-    )
+    needles = ((b"autocast",),)
     confirmed_by = "state"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for _, _, event in unit.events("enter"):
+            around = next((r for r in event.regions if r.context is event.details["context"]), None)
+            if around is not None:
+                steps = ((around.site, "entered here and still open"), *unit.call_steps(event))
+                yield Fault(event.site, "an autocast object is entered again before it was left", steps)
+        for _, _, event in unit.events("yield"):
+            inside = [r for r in event.regions if r.context.kind == "autocast" and same_function(r.site, event.site)]
+            if inside and not _makes_a_context(event.site):
+                steps = ((inside[-1].site, "the region is entered here"),)
+                yield Fault(
+                    event.site, "a generator yields inside its autocast region, which stays on for the caller", steps
+                )
+        yield from _recursive(unit)
+
+
+def _makes_a_context(site: Site) -> bool:
+    """Whether the function of a `yield` is made into a context manager (or a fixture, which is used like one)."""
+    function = function_of(site)
+    decorators = function.decorators if isinstance(function, cst.FunctionDef) else ()
+    return any(word in site.module.segment(d) for d in decorators for word in ("contextmanager", "fixture"))
+
+
+def _recursive(unit: Unit) -> Iterator[Fault]:
+    names = names_of(unit.env)
+    for scope in unit.env.program.scopes:
+        made = {s.result: s for s in walk(scope.prelude) if isinstance(s, Call)}
+        for decorator in scope.decorators:
+            call = made.get(decorator.id) if isinstance(decorator, Name) else None
+            outer = scope.parent
+            if call is None or outer is None:
+                continue
+            found = names.of(call.func, outer)
+            if not found or any(role(name) not in ("autocast", "device_autocast") for name in found):
+                continue
+            again = next((s for s in walk(scope.body) if isinstance(s, Call) and _calls(s, scope)), None)
+            if again is not None:
+                yield Fault(
+                    Site(unit.source, scope.node),
+                    "a function under an autocast decorator calls itself; the decorator's one object is entered again",
+                    (
+                        (Site(unit.source, call.node), "the one object"),
+                        (Site(unit.source, again.node), "the inner call"),
+                    ),
+                )
+
+
+def _calls(stmt: Call, scope: Scope) -> bool:
+    func = stmt.func
+    if scope.is_method:
+        return bool(scope.params) and path_of(func) == f"{scope.params[0].name}.{scope.name}"
+    return isinstance(func, Name) and func.id == scope.name
