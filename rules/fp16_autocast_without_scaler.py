@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.layout import function_of
 from amplint.needles import TRAINS
+from amplint.regions import dtype_of
 from amplint.rule import Fault, Rule
+from amplint.states import Entered
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
+#: who has such a word at hand scales by itself, or leaves it to somebody
+_SCALES = re.compile(
+    r"scaler|loss_scal|scale_loss|accelerat|fabric|deepspeed|colossal|lightning|booster|manual_backward", re.I
+)
 
 
 class Fp16AutocastWithoutScaler(Rule):
@@ -115,4 +126,50 @@ class Fp16AutocastWithoutScaler(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for trace, position, step in unit.events("opt_step"):
+            backward = step.state.last
+            if step.state.kind != "P" or step.state.maybe or backward is None or not backward.details["certain"]:
+                continue
+            region = _region_of_loss(unit, trace, position, backward)
+            if region is None or _is_scaled(unit, trace, (region, backward, step)):
+                continue
+            yield Fault(
+                region.site,
+                "training runs in fp16 and nothing scales the loss; small gradients become zero",
+                ((backward.site, "backward without a scale"), (step.site, "the weights are stepped")),
+                unit.assumptions(step, region.context.details.enabled),
+                unit.confidence(step.optimizer),
+            )
+
+
+def _region_of_loss(unit: Unit, trace: Trace, position: int, backward: Event) -> Entered | None:
+    """The fp16 region that the loss of a backward comes from."""
+    owners = backward.details["value"].taint.owners
+    earlier = [e for e in trace.events[:position] if e.index < backward.index]
+    for event in reversed(earlier):
+        if event.kind == "forward" and event.details["module"] in owners:
+            region = unit.autocast(event, trace)
+            return region if region is not None and dtype_of(unit, region.context) == "float16" else None
+        if event.kind == "backward":
+            break
+    for event in reversed(earlier):
+        # the forward of an unknown callable leaves no event: the region entered for this backward speaks for it
+        if event.kind == "backward" or not owners:
+            return None
+        if event.kind == "enter":
+            context = event.details["context"]
+            held = unit.can_hold(context.details.enabled, event.assume, trace)
+            fp16 = held and dtype_of(unit, context) == "float16"
+            return Entered(context, event.site, event.details["number"]) if fp16 else None
+    return None
+
+
+def _is_scaled(unit: Unit, trace: Trace, parts: tuple[Entered | Event, ...]) -> bool:
+    """Whether a scaler, or something that scales by itself, is in reach of the functions that take part."""
+    if any(e.scaler is not None or e.kind in ("framework", "framework_call", "construct_scaler") for e in trace.events):
+        return True
+    nodes = {id(function_of(part.site)) for part in parts}
+    envs = (unit.env, *unit.executor.entered)
+    scopes = {s for env in envs for s in env.program.scopes if id(s.node) in nodes} | {trace.entry}
+    scopes |= {s.parent for s in scopes if s.parent is not None and s.parent.kind == "class"}
+    return any(_SCALES.search(word) for scope in scopes for word in scope.words)
