@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amplint import library
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.names import names_of
+from amplint.program import Assign, Attr, Call, Name, walk
+from amplint.program import Const as Literal
+from amplint.rule import Fault, Rule, Site
+from amplint.values import FALSE, Const, Framework
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.program import Scope
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class ScalerWithFramework(Rule):
@@ -91,4 +100,147 @@ class ScalerWithFramework(Rule):
     needles = ((b"ccelerat", b"ightning", b"Fabric", b"transformers", b"Trainer"), (b"Scaler", b"clip_grad"))
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        if not _SCALING_OFF.search(unit.source.text):
+            for trace in unit.traces:
+                yield from _beside_calls(unit, trace)
+        yield from _inside_modules(unit)
+
+
+#: accelerate's own scaler is switched off by a handler
+_SCALING_OFF = re.compile(r"GradScalerKwargs\([^)]*enabled\s*=\s*False")
+_FLOAT16 = frozenset({"fp16", "16", "16-mixed", 16})
+_TORCH_CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
+
+
+def _beside_calls(unit: Unit, trace: Trace) -> Iterator[Fault]:
+    """Scalers and clips around the `backward` of an object that scales by itself."""
+    setups = (event for event in trace.events if event.kind == "framework")
+    scaling = {event.site.identity for event in setups if _is_float16(event.details["keywords"])}
+    if not scaling:
+        return
+    last: Event | None = None
+    reported: set[tuple[str, int]] = set()
+    for event in trace.events:
+        if event.kind == "backward":
+            last = event if _framework_site(unit, event, scaling) is not None else None
+        elif event.kind == "framework_call" and event.details["name"] == "unscale_gradients":
+            last = None
+        elif event.kind == "clip" and last is not None and event.details["function"] in _TORCH_CLIPS:
+            yield Fault(
+                event.site,
+                "gradients that the framework has scaled are clipped by torch's own function",
+                (
+                    (_site(unit, last), "the framework works in float16"),
+                    (last.site, "and scales the loss here"),
+                    *unit.call_steps(event),
+                ),
+                unit.assumptions(event),
+            )
+        if last is event and last is not None:
+            for built in _own_scalers(trace, last):
+                if built.site.identity not in reported:
+                    reported.add(built.site.identity)
+                    steps = ((_site(unit, last), "the framework works in float16"), (last.site, "and scales the loss here"))
+                    message = "a second scaler multiplies a loss that the framework scales by itself"
+                    yield Fault(built.site, message, steps, unit.assumptions(event))
+
+
+def _is_float16(keywords: dict[str, object]) -> bool:
+    given = keywords.get("mixed_precision", keywords.get("precision"))
+    return isinstance(given, Const) and given.value in _FLOAT16
+
+
+def _framework_site(unit: Unit, backward: Event, scaling: set[tuple[str, int]]) -> Site | None:
+    """Where the framework that runs a backward was set up, if that is one of the scaling ones."""
+    framework = backward.details.get("framework")
+    site = unit.site_of(framework) if isinstance(framework, Framework) else None
+    return site if site is not None and site.identity in scaling else None
+
+
+def _site(unit: Unit, backward: Event) -> Site:
+    return unit.site_of(backward.details["framework"]) or backward.site
+
+
+def _own_scalers(trace: Trace, backward: Event) -> list[Event]:
+    """Constructions of scalers that the same training uses, enabled ones."""
+    used = {event.scaler for event in trace.events if event.kind in ("scale", "step")}
+    return [
+        event
+        for event in trace.events[: backward.index]
+        if event.kind == "construct_scaler"
+        and event.scaler in used
+        and event.scaler is not None
+        and event.scaler.enabled is not FALSE
+    ]
+
+
+# --- classes that a trainer runs -----------------------------------------------------------------
+
+_TRAINERS = frozenset(
+    {
+        "lightning.Trainer",
+        "lightning.pytorch.Trainer",
+        "pytorch_lightning.Trainer",
+        "transformers.TrainingArguments",
+        "transformers.Seq2SeqTrainingArguments",
+    }
+)
+_RUN_BY_TRAINER = frozenset(
+    {
+        "lightning.LightningModule",
+        "lightning.pytorch.LightningModule",
+        "pytorch_lightning.LightningModule",
+        "transformers.Trainer",
+        "transformers.Seq2SeqTrainer",
+    }
+)
+
+
+def _inside_modules(unit: Unit) -> Iterator[Fault]:
+    """A scaler that a class makes for itself, while the trainer of the same file runs it in float16."""
+    names, scopes = names_of(unit.env), unit.env.program.scopes
+    calls = ((call, scope) for scope in scopes for call in _calls(scope))
+    trainer = next((call for call, scope in calls if _scales(call, names.of(call.func, scope))), None)
+    if trainer is None:
+        return
+    for cls in scopes:
+        if cls.kind != "class" or not any(_RUN_BY_TRAINER & names.of(base, cls.parent or cls) for base in cls.bases):
+            continue
+        if "scale" not in cls.words or _is_manual(cls):
+            continue
+        for method in cls.children.values():
+            for call in _calls(method):
+                roles = {library.role(name) for name in names.of(call.func, method)}
+                if roles == {"scaler"} and not _disabled(call):
+                    yield Fault(
+                        Site(unit.source, call.node),
+                        "the trainer scales the loss by itself, and this scaler does it again",
+                        ((Site(unit.source, trainer.node), "the trainer works in float16"),),
+                    )
+
+
+def _calls(scope: Scope) -> Iterator[Call]:
+    return (stmt for stmt in walk(scope.body) if isinstance(stmt, Call))
+
+
+def _scales(call: Call, names: frozenset[str]) -> bool:
+    if not names or not names <= _TRAINERS:
+        return False
+    given = {arg.keyword: arg.value.value for arg in call.args if arg.keyword and isinstance(arg.value, Literal)}
+    return given.get("precision") in _FLOAT16 or given.get("fp16") is True
+
+
+def _disabled(call: Call) -> bool:
+    return any(a.keyword == "enabled" and isinstance(a.value, Literal) and a.value.value is False for a in call.args)
+
+
+def _is_manual(cls: Scope) -> bool:
+    """Whether a Lightning module optimizes by itself."""
+    for scope in (cls, *cls.children.values()):
+        for stmt in walk(scope.body):
+            if isinstance(stmt, Assign) and isinstance(stmt.target, (Attr, Name)):
+                target = stmt.target.name if isinstance(stmt.target, Attr) else stmt.target.id
+                if target == "automatic_optimization":
+                    return not (isinstance(stmt.value, Literal) and stmt.value.value is True)
+    return False
