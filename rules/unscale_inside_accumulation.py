@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import following, inside_window, same_round
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+    from amplint.values import Value
+
 
 
 class UnscaleInsideAccumulation(Rule):
@@ -98,4 +103,31 @@ class UnscaleInsideAccumulation(Rule):
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("backward"):
+            if event.scaler is None:
+                continue
+            for optimizer, gradients in event.before.items():
+                unscaled = gradients.unscaled
+                if gradients.kind not in ("U", "L") or gradients.maybe or unscaled is None or same_round(unscaled, event):
+                    continue
+                if not inside_window(unit, event, optimizer) or _bypassed(trace, unscaled, event, optimizer):
+                    continue
+                again = next(following(trace, position, optimizer, "unscale_", "step"), None)
+                steps = [*unit.call_steps(unscaled), (event.site, "the next backward of the same window")]
+                if again is not None and again.site.identity != unscaled.site.identity:
+                    steps.append((again.site, "the next operation on the mixture"))
+                yield Fault(
+                    unscaled.site,
+                    "gradients are unscaled inside an accumulation window",
+                    tuple(steps),
+                    unit.assumptions(unscaled),
+                    unit.confidence(event.scaler, optimizer),
+                )
+
+
+def _bypassed(trace: Trace, start: Event, end: Event, optimizer: Value | None) -> bool:
+    """Whether the optimizer was stepped past the scaler in the meantime."""
+    return any(
+        e.kind == "opt_step" and e.optimizer is optimizer and start.index < e.index < end.index for e in trace.events
+    )
