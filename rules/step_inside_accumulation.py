@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amplint.finding import Severity
+from amplint.protocol import counts_batches, following, same_round
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class StepInsideAccumulation(Rule):
@@ -91,4 +95,60 @@ class StepInsideAccumulation(Rule):
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, step in unit.events("step"):
+            if step.state.kind not in ("S", "U") or step.state.maybe:
+                continue
+            backward, again = _next_round(trace, position, step)
+            if backward is None or again is None or again.site.identity != step.site.identity:
+                continue
+            clearing = _window_clears(unit, trace, step)
+            if clearing is None:
+                continue
+            yield Fault(
+                step.site,
+                "the optimizer is stepped on every micro-batch of a window that zero_grad keeps",
+                (
+                    *unit.call_steps(step),
+                    (backward.site, "the next backward adds scaled gradients to those of the last step"),
+                    (clearing.site, "the gradients are cleared once per window"),
+                ),
+                unit.assumptions(step),
+                unit.confidence(step.scaler, step.optimizer),
+            )
+
+
+def _next_round(trace: Trace, position: int, step: Event) -> tuple[Event | None, Event | None]:
+    """The backward and the step that come next, if nothing clears the gradients before them."""
+    backward: Event | None = None
+    for later in following(trace, position, step.optimizer, "backward", "zero_grad", "step"):
+        if later.kind == "zero_grad":
+            break
+        if later.kind == "backward":
+            backward = backward or later
+        else:
+            return backward, later
+    return None, None
+
+
+def _window_clears(unit: Unit, trace: Trace, step: Event) -> Event | None:
+    """A `zero_grad` of the optimizer that a boundary guards, or that stands outside of the loop over micro-batches."""
+    for _, _, event in unit.events("zero_grad"):
+        if step.optimizer not in event.before and event.optimizer is not step.optimizer:
+            continue
+        if same_round(event, step) and len(event.loops) == len(step.loops):
+            guards = {atom for atom, outcome in event.assume.items() if counts_batches(atom) and outcome}
+            if any(step.assume.get(atom) is not True for atom in guards) or _left_out(unit, event, guards):
+                return event
+        outer = [loop for loop in event.loops if loop[0] != id(trace.entry)]
+        if outer and len(event.loops) < len(step.loops) and event.loops == step.loops[: len(event.loops)]:
+            return event
+    return None
+
+
+def _left_out(unit: Unit, clearing: Event, guards: set[Any]) -> bool:
+    """Whether some step runs although the boundary before it was not met."""
+    return any(
+        other.optimizer is clearing.optimizer and any(other.assume.get(atom) is False for atom in guards)
+        for _, _, other in unit.events("step")
+    )
