@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import same_block
+from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+
 
 
 class SharedScalerUpdatedMidWindow(Rule):
@@ -100,4 +103,39 @@ class SharedScalerUpdatedMidWindow(Rule):
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for _, _, event in unit.events("step", "unscale_"):
+            gradients = event.state
+            update = gradients.stale
+            if gradients.kind != "S" or gradients.last is None or update is None or update.scaler is not event.scaler:
+                continue
+            if gradients.last.index > update.index:
+                # a backward ran under the new scale: the usual order of two halves
+                continue
+            first = next((o for o, stage in update.details["stages"] if o is not event.optimizer and stage == "stepped"), None)
+            if first is None:
+                continue
+            yield Fault(
+                update.site,
+                "the shared scaler is updated while another optimizer still holds gradients of the old scale",
+                (
+                    (gradients.last.site, "scaled backward"),
+                    *unit.call_steps(update),
+                    (event.site, "these gradients are divided by the new scale"),
+                ),
+                unit.assumptions(event),
+                unit.confidence(event.scaler, event.optimizer),
+                _fix(unit, update, event),
+            )
+
+
+def _fix(unit: Unit, update: Event, later: Event) -> FixPlan | None:
+    """Keep the last update of the iteration, where all of it stands in one block."""
+    if update.calls or later.calls or not same_block(update.site, later.site) or update.details["new_scale"] is not None:
+        return None
+    start = update.site.module.place(update.site.node).line
+    for _, _, other in unit.events("update"):
+        if other.scaler is update.scaler and same_block(other.site, update.site):
+            if other.site.module.place(other.site.node).line > start:
+                return FixPlan("safe", "remove the update() between the steps", (Change("delete", update.site),))
+    return None
