@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import argument_text, is_plain_path, receiver_text, same_block
+from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.values import Optimizer
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event, Gradients
+    from amplint.traces import Trace
+
 
 
 class PartialUnscale(Rule):
@@ -103,4 +108,53 @@ class PartialUnscale(Rule):
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("clip"):
+            limit = event.details["limit"]
+            if limit is not None and limit.taint.inverse:
+                continue
+            covered = {o: g for o, g in event.before.items() if isinstance(o, Optimizer) and _covers(unit, event, o)}
+            unscaled = [g.unscaled for g in covered.values() if g.kind == "U" and g.unscaled is not None]
+            lacking = [(o, g) for o, g in covered.items() if g.kind == "S" and not g.maybe]
+            taken = [(step, g) for o, g in lacking if (step := _consumer(trace, position, o, g)) is not None]
+            if not unscaled or not taken:
+                continue
+            step, gradients = taken[0]
+            yield Fault(
+                event.site,
+                "one clip covers gradients that are unscaled and gradients that still carry the loss scale",
+                (
+                    (unscaled[0].site, "only these are unscaled"),
+                    *unit.call_steps(event),
+                    (step.site, "these are unscaled only here"),
+                ),
+                unit.assumptions(event),
+                unit.confidence(gradients.scaler, step.optimizer),
+                _fix(event, [step for step, _ in taken]),
+            )
+
+
+def _covers(unit: Unit, clip: Event, optimizer: Optimizer) -> bool:
+    """Whether the clip reaches parameters of an optimizer for certain."""
+    owners = clip.details["owners"]
+    return optimizer in owners or (optimizer.owners is not None and unit.overlap(owners, optimizer.owners))
+
+
+def _consumer(trace: Trace, position: int, optimizer: Optimizer, gradients: Gradients) -> Event | None:
+    """The `unscale_` or `step` that takes the scaled gradients after the clip."""
+    for later in trace.events[position + 1 :]:
+        if later.optimizer is optimizer and later.kind in ("unscale_", "step", "zero_grad", "opt_step"):
+            return later if later.kind in ("unscale_", "step") and later.scaler is gradients.scaler else None
+    return None
+
+
+def _fix(clip: Event, lacking: list[Event]) -> FixPlan | None:
+    """Unscale the others as well, where they are stepped beside the clip."""
+    changes = []
+    for step in lacking:
+        scaler, optimizer = receiver_text(step.site), argument_text(step.site)
+        beside = same_block(clip.site, step.site) and step.calls == clip.calls and step.loops == clip.loops
+        if step.kind != "step" or not beside or not is_plain_path(scaler) or not is_plain_path(optimizer):
+            return None
+        changes.append(Change("insert-before", clip.site, f"{scaler}.unscale_({optimizer})"))
+    return FixPlan("safe", "unscale every optimizer before the clip", tuple(changes))
