@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+import libcst as cst
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Scheduler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class WrongScalerOperand(Rule):
@@ -95,4 +100,73 @@ class WrongScalerOperand(Rule):
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("step", "unscale_", "scale"):
+            operand = event.details["argument" if event.kind == "scale" else "operand"]
+            problem = _problem(unit, trace, position, event, operand)
+            if problem is None:
+                continue
+            steps = [*unit.call_steps(event)]
+            update = _next_update(trace, position, event)
+            if update is not None:
+                steps.append((update.site, "the update() after it"))
+            yield Fault(
+                event.site,
+                f"{event.kind}() is given {problem}",
+                tuple(steps),
+                unit.assumptions(event),
+                unit.confidence(event.scaler),
+                _fix(event) if event.kind == "scale" else None,
+            )
+
+
+def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Value) -> str | None:
+    """What the operand is, where it is certain that the scaler cannot work on it."""
+    if event.kind == "scale":
+        return "an optimizer instead of a loss" if _is_optimizer(unit, trace, operand) else None
+    if isinstance(operand, Scheduler):
+        return "a learning rate scheduler instead of an optimizer"
+    if isinstance(operand, AttrOf) and operand.name == "step" and _is_optimizer(unit, trace, operand.base):
+        return "the bound method instead of the optimizer"
+    if operand is NONE:
+        return _nothing(event.site)
+    if isinstance(operand, (Net, Instance)) and any(
+        e.kind == "forward" and e.details["module"] is operand for e in trace.events[:position]
+    ):
+        return "a model instead of an optimizer"
+    return None
+
+
+def _is_optimizer(unit: Unit, trace: Trace, value: Value) -> bool:
+    """Whether a value was constructed, or has been used, as an optimizer."""
+    if isinstance(value, (Func, Scheduler, Net)):
+        return False
+    optimizer = value if isinstance(value, Optimizer) else unit.executor.as_optimizer(value)
+    return any(e.optimizer is optimizer and e.kind in ("construct_optimizer", "zero_grad", "opt_step") for e in trace.events)
+
+
+def _nothing(site: Site) -> str | None:
+    """None, where it is written there, or what a method called there returns; a variable may hold something else."""
+    node = site.node
+    if not isinstance(node, cst.Call) or not node.args:
+        return None
+    argument = node.args[0].value
+    if isinstance(argument, cst.Name) and argument.value == "None":
+        return "None instead of an optimizer"
+    called = isinstance(argument, cst.Call) and isinstance(argument.func, cst.Attribute) and argument.func.attr.value == "step"
+    return "the result of optimizer.step() instead of the optimizer" if called else None
+
+
+def _next_update(trace: Trace, position: int, event: Event) -> Event | None:
+    for later in trace.events[position + 1 :]:
+        if later.kind == "update" and later.scaler is event.scaler:
+            return later
+    return None
+
+
+def _fix(event: Event) -> FixPlan | None:
+    node = event.site.node
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or not event.details["dropped"]:
+        return None
+    change = Change("replace", Site(event.site.module, node.func.attr), "step")
+    return FixPlan("safe", "step instead of scale", (change,))
