@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.rule import Fault, Rule
+from amplint.values import Func, Partial
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class ClosureWithScaler(Rule):
@@ -99,4 +103,41 @@ class ClosureWithScaler(Rule):
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("step", "opt_step"):
+            if event.kind == "opt_step":
+                scaled = _scaled_inside(trace, position, event)
+                if scaled is not None:
+                    yield Fault(
+                        event.site,
+                        "the closure scales its loss, and the optimizer steps on the scaled gradients",
+                        (*unit.call_steps(event), (scaled.site, "scaled backward inside the closure")),
+                        unit.assumptions(event),
+                        unit.confidence(scaled.scaler, event.optimizer),
+                    )
+                continue
+            keyword = "closure" in event.details["keywords"]
+            if not keyword and not any(isinstance(value, _CALLABLES) for value in event.details["arguments"]):
+                continue
+            yield Fault(
+                event.site,
+                "a closure is passed through an enabled scaler, which raises"
+                if keyword
+                else "the optimizer runs the closure after the gradients were unscaled, and steps on scaled ones",
+                (*unit.call_steps(event),),
+                unit.assumptions(event),
+                unit.confidence(event.scaler, event.optimizer),
+            )
+
+
+_CALLABLES = (Func, Partial)
+
+
+def _scaled_inside(trace: Trace, position: int, event: Event) -> Event | None:
+    """A scaled backward that `optimizer.step(closure)` itself has called."""
+    for later in trace.events[position + 1 :]:
+        if event.site not in later.calls:
+            return None
+        if later.kind == "backward" and later.scaler is not None:
+            return later
+    return None
