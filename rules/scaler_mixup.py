@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.rule import Fault, Rule
+from amplint.values import AttrOf, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class ScalerMixup(Rule):
@@ -108,4 +112,63 @@ class ScalerMixup(Rule):
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("step", "unscale_"):
+            gradients = event.state
+            if gradients.last is None or not isinstance(event.scaler, Scaler):
+                continue
+            if gradients.kind == "S":
+                source = _only_source(trace, position, event)
+                what = "scaled"
+            elif gradients.kind == "U" and event.kind == "step" and gradients.unscaled is not None:
+                source = gradients.unscaled
+                what = "unscaled"
+                if source.scaler is not gradients.scaler:
+                    # that unscale_ was the wrong one
+                    continue
+            else:
+                continue
+            if source is None or not isinstance(source.scaler, Scaler) or not _distinct(source.scaler, event.scaler):
+                continue
+            yield Fault(
+                event.site,
+                f"gradients that one scaler has {what} are {_VERBS[event.kind]} by another",
+                ((source.site, f"{what} by {unit.name(source.scaler)}"), *unit.call_steps(event)),
+                unit.assumptions(event),
+                unit.confidence(source.scaler, event.scaler, event.optimizer),
+            )
+
+
+_VERBS = {"step": "stepped", "unscale_": "unscaled"}
+
+
+def _only_source(trace: Trace, position: int, event: Event) -> Event | None:
+    """The last backward that can have reached the optimizer, if all of them since its gradients were cleared belong to
+    other scalers."""
+    source: Event | None = None
+    for earlier in reversed(trace.events[:position]):
+        if earlier.optimizer is event.optimizer and earlier.kind in ("zero_grad", "step", "opt_step"):
+            break
+        if earlier.kind == "zero_grad" and event.optimizer in earlier.before:
+            break
+        if earlier.kind == "backward" and (event.optimizer in earlier.before or None in earlier.before):
+            if earlier.scaler is event.scaler or earlier.scaler is None:
+                return None
+            source = source or earlier
+    return source
+
+
+def _distinct(first: Scaler, second: Scaler) -> bool:
+    """Whether two scalers cannot be one object under two names."""
+    if first is second:
+        return False
+    if first.constructed and second.constructed:
+        return True
+    one, two = _origin(first), _origin(second)
+    if isinstance(one, Sym) and isinstance(two, Sym):
+        return one.parts[0] == two.parts[0] == "param" and one.parts[1:3] == two.parts[1:3]
+    return isinstance(one, AttrOf) and isinstance(two, AttrOf) and one.base is two.base
+
+
+def _origin(scaler: Scaler) -> Value | None:
+    return scaler.parts[0][1] if not scaler.constructed else None
