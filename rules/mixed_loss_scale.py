@@ -6,10 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import argument_text, receiver_text
+from amplint.protocol import derived_from_grad
+from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.values import OpV, Result, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class MixedLossScale(Rule):
@@ -99,4 +105,99 @@ class MixedLossScale(Rule):
     yields_to = ("AMP213",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("scale", "backward"):
+            if event.kind == "scale":
+                yield from _scaling(unit, trace, position, event)
+                continue
+            value = event.details["value"]
+            if event.scaler is None or derived_from_grad(value):
+                continue
+            if event.details["mixed"]:
+                formed = _formed(trace, position, value) or event
+                yield Fault(
+                    formed.site,
+                    "a scaled loss is added to one that is not scaled",
+                    (*unit.call_steps(formed), (event.site, "backpropagated here")),
+                    unit.assumptions(event),
+                    unit.confidence(event.scaler),
+                )
+            elif _nonlinear(value):
+                yield Fault(
+                    event.site,
+                    "a scaled loss is changed in a way that is not linear",
+                    (*unit.call_steps(event),),
+                    unit.assumptions(event),
+                    unit.confidence(event.scaler),
+                )
+
+
+def _scaling(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[Fault]:
+    """The result of `scale()` is thrown away, or its argument carries a scale already."""
+    argument = event.details["argument"]
+    if event.details["dropped"]:
+        plain = _backpropagated(trace, position, argument)
+        if plain is not None:
+            yield Fault(
+                event.site,
+                "the result of scale() is thrown away: it does not change the loss itself",
+                (*unit.call_steps(event), (plain.site, "the loss is backpropagated without the scale")),
+                unit.assumptions(event),
+                unit.confidence(event.scaler),
+                _fix(event, plain),
+            )
+    elif argument.taint.scales and not argument.taint.inverse and not derived_from_grad(argument):
+        yield Fault(
+            event.site,
+            "a loss that is already scaled is scaled again",
+            (*unit.call_steps(event),),
+            unit.assumptions(event),
+            unit.confidence(event.scaler),
+        )
+
+
+def _backpropagated(trace: Trace, position: int, loss: Value) -> Event | None:
+    """The backward of the loss itself."""
+    for later in trace.events[position + 1 :]:
+        if later.kind == "backward":
+            return later if later.details["value"] is loss and later.scaler is None else None
+    return None
+
+
+def _formed(trace: Trace, position: int, value: Value) -> Event | None:
+    """Where the sum was formed, if it is on its own line."""
+    for earlier in reversed(trace.events[:position]):
+        if earlier.kind == "mix" and (earlier.details["value"] is value or _holds(value, earlier.details["value"], 0)):
+            return earlier
+    return None
+
+
+def _holds(value: Value, part: Value, depth: int) -> bool:
+    if value is part:
+        return True
+    if depth > 4 or not isinstance(value, (OpV, Result)):
+        return False
+    inner = [*value.args, *([value.callee] if isinstance(value, Result) else [])]
+    return any(_holds(v, part, depth + 1) for v in inner if isinstance(v, Value))
+
+
+def _nonlinear(value: Value) -> bool:
+    """Whether a scaled loss is raised to a power or multiplied by itself."""
+    if not isinstance(value, OpV) or not value.taint.scales or value.taint.inverse:
+        return False
+    if value.op == "**":
+        return True
+    if value.op == "*" and all(arg.taint.scales for arg in value.args):
+        return True
+    return any(_nonlinear(arg) for arg in value.args)
+
+
+def _fix(event: Event, plain: Event) -> FixPlan | None:
+    """Backpropagate the scaled loss."""
+    scaler, loss = receiver_text(event.site), argument_text(event.site)
+    if not scaler or not loss or receiver_text(plain.site) != loss or event.calls != plain.calls:
+        return None
+    arguments = plain.site.module.segment(plain.site.node).partition(".backward")[2]
+    text = f"{scaler}.scale({loss}).backward{arguments}"
+    changes = (Change("delete", event.site), Change("replace", plain.site, text))
+    return FixPlan("unsafe", "backpropagate the scaled loss", changes)
