@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import parts_of_value
 from amplint.rule import Fault, Rule
+from amplint.values import FALSE, AttrOf, Ext, ItemOf, Many, OpV, Result, Scaler, Sequence, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+
 
 
 class ScaledGradientPenalty(Rule):
@@ -98,4 +102,102 @@ class ScaledGradientPenalty(Rule):
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("autograd_grad"):
+            if not event.details["scales"] or event.details["create_graph"] is FALSE:
+                continue
+            for later in trace.events[position + 1 :]:
+                if later.kind != "backward":
+                    continue
+                uses = _uses(later.details["value"], event.details["value"], {})
+                if any(not use.divided and (use.bent or use.rescaled) for use in uses):
+                    yield Fault(
+                        event.site,
+                        "a penalty is computed from gradients that still carry the loss scale",
+                        (*unit.call_steps(event), (later.site, "the penalty is backpropagated here")),
+                        unit.assumptions(event),
+                        unit.confidence(*event.details["scales"]),
+                    )
+                    break
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """How a scaled gradient gets into a loss.
+
+    divided   by the scale, before anything that is not linear
+    bent      through something that is not linear
+    rescaled  through another `scale()`
+    """
+
+    divided: bool = False
+    bent: bool = False
+    rescaled: bool = False
+
+
+_LINEAR = frozenset(
+    "sum mean view reshape flatten squeeze unsqueeze transpose permute t float double half to type contiguous clone expand "
+    "cpu cuda stack cat concat list tuple neg chunk split index_select gather requires_grad_ view_as".split()
+)
+_PRODUCTS = frozenset("mul div multiply divide true_divide mul_ div_".split())
+
+
+def _uses(value: Value, output: Value, known: dict[Value, frozenset[_Use]]) -> frozenset[_Use]:
+    """Every way in which the gradient of `output` gets into a value."""
+    found = known.get(value)
+    if found is not None:
+        return found
+    known[value] = frozenset()
+    if _is_gradient(value, output):
+        result = frozenset((_Use(),))
+    else:
+        inner = [(part, _uses(part, output, known)) for part in parts_of_value(value)]
+        reached = [part for part, uses in inner if uses]
+        result = frozenset(changed for _, uses in inner for use in uses for changed in _through(value, use, len(reached)))
+    known[value] = result
+    return result
+
+
+def _is_gradient(value: Value, output: Value) -> bool:
+    return (
+        isinstance(value, Result)
+        and isinstance(value.callee, Ext)
+        and value.callee.dotted.endswith("autograd.grad")
+        and bool(value.args)
+        and value.args[0] is output
+    )
+
+
+def _through(value: Value, use: _Use, operands: int) -> Iterator[_Use]:
+    """A use after one more operation; none where it cannot be followed."""
+    if isinstance(value, (ItemOf, Many, Sequence)):
+        yield use
+    elif isinstance(value, OpV):
+        yield _combined(value.op, value.args, use, operands)
+    elif isinstance(value, Result):
+        name = _name(value.callee)
+        if name is None:
+            return
+        if isinstance(value.callee, AttrOf) and isinstance(value.callee.base, Scaler):
+            yield replace(use, rescaled=True)
+        elif name in _PRODUCTS:
+            yield _combined("*", value.args, use, operands)
+        elif name in _LINEAR:
+            yield use
+        else:
+            yield replace(use, bent=True)
+
+
+def _combined(op: str, args: tuple[Value, ...], use: _Use, operands: int) -> _Use:
+    if op in ("*", "/"):
+        if any(arg.taint.inverse and not arg.taint.scales for arg in args):
+            return use if use.bent else replace(use, divided=True)
+        return replace(use, bent=True) if operands > 1 else use
+    return use if op in ("+", "-", "neg", "pos", "ite") else replace(use, bent=True)
+
+
+def _name(callee: Value) -> str | None:
+    """The last name of a method or a library function; None for what the project defines."""
+    if isinstance(callee, AttrOf):
+        return callee.name
+    return callee.dotted.rpartition(".")[2] if isinstance(callee, Ext) else None
