@@ -286,8 +286,7 @@ class Effects:
         owners = self.parameter_owners(params, state) or None
         if owners is None and isinstance(params, (Net, Instance)):
             owners = frozenset((params,))
-        fused = kw.get("fused") is TRUE
-        optimizer = Optimizer(state.allocate(id(site.node)), callee.dotted, owners, fused)
+        optimizer = Optimizer(self._new_optimizer(state), owners)
         self.x.sites.setdefault(optimizer, site)
         state.grads[optimizer] = NOTHING
         self.x.record(
@@ -295,12 +294,19 @@ class Effects:
         )
         return [(state, optimizer, None)]
 
+    @staticmethod
+    def _new_optimizer(state: Machine) -> tuple[object, int]:
+        """The origin of an optimizer: the n-th one that a function makes, whichever arm makes it, so that a factory
+        that chooses a class by name gives one optimizer and not a dozen."""
+        return state.allocate(("optimizer", state.frame.get("#scope"), state.stack[-1] < 0))
+
     def _scheduler(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
         optimizer = pos[0] if pos else kw.get("optimizer", NONE)
         return [(state, Scheduler(state.allocate(id(site.node)), callee.dotted, optimizer), None)]
 
     def _net(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
-        net = Net(state.allocate(id(site.node)), callee.dotted)
+        children = tuple(v for v in pos if isinstance(v, (Net, Instance, Sym, AttrOf)))
+        net = Net(state.allocate(id(site.node)), callee.dotted, *((children,) if children and callee.dotted in library.CONTAINERS else ()))
         self.x.sites.setdefault(net, site)
         dtype = self.dtype(kw.get("dtype"))
         if dtype in ("float16", "bfloat16"):
@@ -494,7 +500,7 @@ class Effects:
             return [(state, scaler, None)]
         if "optimizer" in roles or any(b.rpartition(".")[2] == "Optimizer" and b.startswith("torch.") for b in bases):
             owners = self.parameter_owners(pos[0] if pos else kw.get("params", NONE), state) or None
-            optimizer = Optimizer(state.allocate(id(site.node)), cls.scope.name, owners, False)
+            optimizer = Optimizer(self._new_optimizer(state), owners)
             self.x.sites.setdefault(optimizer, site)
             self.x.classes[optimizer] = cls
             state.grads[optimizer] = NOTHING
@@ -1351,7 +1357,7 @@ class Effects:
             inferred = Scaler(("inferred", value), "inferred", TRUE)
             if inferred in state.books:
                 self._lose_scaler(inferred, state)
-            optimizer = Optimizer(("inferred", value), "", None, False)
+            optimizer = Optimizer(("inferred", value), None)
             if optimizer in state.grads:
                 state.grads[optimizer] = UNKNOWN
 
@@ -1613,8 +1619,8 @@ def within(inner: Value, outer: Value) -> bool:
         elif isinstance(current, Func):
             current = current.self
         else:
-            return False
-    return False
+            break
+    return isinstance(outer, Net) and any(within(inner, child) for child in outer.children)
 
 
 _EXTERNAL: dict[str, Any] = {

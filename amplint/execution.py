@@ -1160,7 +1160,7 @@ class Executor:
         """A value that is used as an optimizer."""
         if isinstance(value, Optimizer):
             return value
-        return Optimizer(("inferred", value), "", None, False)
+        return Optimizer(("inferred", value), None)
 
     def _attr_value(self, expr: Attr, state: Machine) -> Value:
         found = self.attribute(self.value(expr.base, state), expr.name, state)
@@ -1355,7 +1355,11 @@ class Executor:
         return ItemOf(base, index, taint=base.taint)
 
     def _op_value(self, expr: Op, state: Machine) -> Value:
-        args = [self.value(a, state) for a in expr.args]
+        # a display that is only compared with needs no identity
+        args = [
+            Sequence(*(self.value(i, state) for i in a.items)) if isinstance(a, Seq) and not _has_star(a) else self.value(a, state)
+            for a in expr.args
+        ]
         op = expr.op
         if op in ("+", "-", "*", "/", "//", "%", "**") and len(args) == 2:
             left, right = args
@@ -1369,6 +1373,11 @@ class Executor:
                 return self._gradient_of(args)
         if op == "|" and isinstance(args[0], DictV):
             return args[0]
+        if op == "*" and len(args) == 2 and isinstance(args[0], ListV):
+            repeated = self.items_of(args[0], state)
+            if repeated is not None and len(repeated) == 1:
+                # one object under several names
+                return Many(repeated[0])
         if op == "ite":
             lit = guards.literal(args[0])
             if isinstance(lit, bool):
@@ -1561,6 +1570,10 @@ def _trained(link: Any, start: Any) -> bool:
         if event.kind == "backward":
             return True
     return False
+
+
+def _has_star(expr: Seq) -> bool:
+    return any(isinstance(item, Star) for item in expr.items)
 
 
 def counters(stmt: Stmt) -> list[Expr]:

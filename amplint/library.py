@@ -183,3 +183,6 @@ HOOK_NAMES = re.compile(
     r"hook|callback|event|fire|notify|(^|_)on_|before|after|unscale|amp|optim|step|update|grad|precision|plugin",
     re.IGNORECASE,
 )
+
+#: modules that consist of the modules they are given
+CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList"})

@@ -247,21 +247,13 @@ class Scaler(Value):
 
 
 class Optimizer(Value):
-    """A torch optimizer: (origin, constructor, owners or None, fused)."""
+    """A torch optimizer: (origin, owners or None). The event `construct_optimizer` tells its class and arguments."""
 
     __slots__ = ()
 
     @property
-    def constructor(self) -> str:
-        return self.parts[1]  # type: ignore[no-any-return]
-
-    @property
     def owners(self) -> frozenset[Value] | None:
-        return self.parts[2]  # type: ignore[no-any-return]
-
-    @property
-    def fused(self) -> bool:
-        return self.parts[3]  # type: ignore[no-any-return]
+        return self.parts[1]  # type: ignore[no-any-return]
 
 
 class Scheduler(Value):
@@ -279,9 +271,13 @@ class Scheduler(Value):
 
 
 class Net(Value):
-    """A module constructed from a library class, or returned by one: (origin, constructor)."""
+    """A module constructed from a library class, or returned by one: (origin, constructor[, modules that it holds])."""
 
     __slots__ = ()
+
+    @property
+    def children(self) -> tuple[Value, ...]:
+        return self.parts[2] if len(self.parts) > 2 else ()
 
     @property
     def constructor(self) -> str:
