@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint import library
+from amplint.finding import Confidence, Severity
+from amplint.names import names_of
+from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of, walk
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.program import Scope
 
 
 class PrivateScalerState(Rule):
@@ -90,4 +94,47 @@ class PrivateScalerState(Rule):
     )
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        constructed = _constructed(unit)
+        for scope in unit.env.program.scopes:
+            roles = unit.env.roles[scope]
+            for stmt in walk(scope.body):
+                for part in (part for expr in expressions_of(stmt) for part in parts_of(expr)):
+                    if not isinstance(part, Attr) or part.name not in _PRIVATE or part.node is None:
+                        continue
+                    path = path_of(part.base)
+                    known = _is_constructed(path, scope, constructed)
+                    if path and path not in ("self", "cls") and (known or roles.get(path) == "scaler"):
+                        yield Fault(
+                            Site(unit.source, part.node),
+                            f"{part.name} is private to GradScaler and may change with any version of torch",
+                            confidence=Confidence.HIGH if known else Confidence.MEDIUM,
+                        )
+
+
+_PRIVATE = frozenset({"_scale", "_unscale_grads_", "_per_optimizer_states", "_check_inf_per_device"})
+
+
+def _constructed(unit: Unit) -> dict[Scope, set[str]]:
+    """The access paths that each scope binds to a scaler; those of `self` belong to the whole class."""
+    names = names_of(unit.env)
+    found: dict[Scope, set[str]] = {}
+    for scope in unit.env.program.scopes:
+        made: set[str] = set()
+        for stmt in walk(scope.body):
+            if isinstance(stmt, Call) and {library.role(name) for name in names.of(stmt.func, scope)} == {"scaler"}:
+                made.add(stmt.result)
+            elif isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
+                path = path_of(stmt.target)
+                holder = scope.parent if path.startswith("self.") and scope.parent is not None else scope
+                found.setdefault(holder, set()).add(path)
+    return found
+
+
+def _is_constructed(path: str, scope: Scope, constructed: dict[Scope, set[str]]) -> bool:
+    at: Scope | None = scope
+    while at is not None:
+        if path in constructed.get(at, ()):
+            return True
+        at = at.parent
+    return False

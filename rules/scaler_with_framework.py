@@ -141,9 +141,13 @@ def _beside_calls(unit: Unit, trace: Trace) -> Iterator[Fault]:
             for built in _own_scalers(trace, last):
                 if built.site.identity not in reported:
                     reported.add(built.site.identity)
-                    steps = ((_site(unit, last), "the framework works in float16"), (last.site, "and scales the loss here"))
-                    message = "a second scaler multiplies a loss that the framework scales by itself"
-                    yield Fault(built.site, message, steps, unit.assumptions(event))
+                    setup = _site(unit, last)
+                    yield Fault(
+                        built.site,
+                        "a second scaler multiplies a loss that the framework scales by itself",
+                        ((setup, "the framework works in float16"), (last.site, "and scales the loss here")),
+                        unit.assumptions(event),
+                    )
 
 
 def _is_float16(keywords: dict[str, object]) -> bool:
