@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.layout import receiver_text
 from amplint.needles import TRAINS
-from amplint.rule import Fault, Rule
+from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.values import Optimizer
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class Bfloat16ModelWithScaler(Rule):
@@ -117,4 +121,42 @@ class Bfloat16ModelWithScaler(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for trace, position, cast in unit.events("cast"):
+            step = _scaled_step(unit, trace, position, cast) if cast.details["dtype"] == "bfloat16" else None
+            if step is not None:
+                yield Fault(
+                    cast.site,
+                    "the whole model is cast to bfloat16, and a scaler steps its optimizer",
+                    (*unit.call_steps(cast), (step.site, "its weights are stepped through the scaler here")),
+                    unit.assumptions(step),
+                    unit.confidence(step.scaler, step.optimizer),
+                    _fix(cast),
+                )
+
+
+def _scaled_step(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | None:
+    """The step through a scaler of an optimizer over the cast model, while the cast stands and nothing froze it."""
+    target = cast.details["target"]
+    owners = frozenset((target,))
+    if any(e.kind == "freeze" and unit.overlap(owners, frozenset((e.details["target"],))) for e in trace.events):
+        return None
+    for event in trace.events[position + 1 :]:
+        if event.kind == "cast" and event.details["target"] is target and event.details["dtype"] != "bfloat16":
+            return None
+        if event.kind != "step" or event.state.origin is None:
+            continue
+        optimizer = event.optimizer
+        theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
+        if theirs is None and not event.state.maybe:
+            theirs = event.state.origin.details["value"].taint.owners
+        if theirs is not None and unit.overlap(owners, theirs):
+            return event
+    return None
+
+
+def _fix(cast: Event) -> FixPlan | None:
+    """Take the cast away where it is a call of its own."""
+    receiver = receiver_text(cast.site)
+    if cast.details["how"] != "bfloat16" or not receiver:
+        return None
+    return FixPlan("unsafe", "remove the cast", (Change("replace", cast.site, receiver),))
