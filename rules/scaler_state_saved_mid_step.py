@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.rule import Fault, Rule
+from amplint.values import Scaler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class ScalerStateSavedMidStep(Rule):
@@ -97,4 +100,43 @@ class ScalerStateSavedMidStep(Rule):
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("state_dict", "save", "copy"):
+            for scaler, optimizer, is_pickled in _mid_step(event):
+                begun = _begun(trace, position, scaler, optimizer)
+                if begun is None:
+                    continue
+                what = "pickled" if is_pickled else "saved"
+                yield Fault(
+                    event.site,
+                    f"the scaler is {what} in the middle of a step, before update() has changed its scale",
+                    ((begun.site, "the step begins here"), *unit.call_steps(event)),
+                    unit.assumptions(event),
+                    unit.confidence(scaler, optimizer),
+                )
+                break
+
+
+def _mid_step(event: Event) -> Iterator[tuple[Scaler, Value, bool]]:
+    """The scalers whose state an event keeps although an `update()` is due, each with the optimizer in question."""
+    held: dict[Scaler, tuple[tuple[Value, str], ...]] = {}
+    if event.kind == "save":
+        known = event.details["stages"]
+        held = {v: known.get(v, ()) for v in event.details["contents"] if isinstance(v, Scaler)}
+        payload = event.details["payload"]
+        if isinstance(payload, Scaler):
+            held[payload] = known.get(payload, ())
+    elif isinstance(event.details["of"], Scaler):
+        held = {event.details["of"]: event.details["stages"]}
+    for scaler, stages in held.items():
+        for optimizer, stage in stages:
+            if stage in ("unscaled", "stepped"):
+                yield scaler, optimizer, event.kind != "state_dict"
+
+
+def _begun(trace: Trace, position: int, scaler: Scaler, optimizer: Value) -> Event | None:
+    """The `unscale_` or `step` after which the scaler is kept."""
+    for event in reversed(trace.events[:position]):
+        if event.kind in ("unscale_", "step") and event.scaler is scaler and event.optimizer is optimizer:
+            return event
+    return None
