@@ -15,6 +15,7 @@ their `details`:
     grad_read, grad_write   owners, operation, arguments
     forward            module
     cast               target, dtype, how
+    bce                (binary cross entropy on probabilities, as a function or an `nn.BCELoss` that is called)
     freeze             target
     save               payload, function, literal, stages
     copy               of, stages (a scaler is copied as an object, which pickles it)
@@ -376,6 +377,10 @@ class Effects:
 
     def _apex(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
         return [(state, Context("apex", state.allocate(id(site.node)), pos[0] if pos else NONE), None)]
+
+    def _bce(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+        self.x.record("bce", site, state)
+        return self._unknown(callee, pos, kw, site, state)
 
     def _exit(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
         return [(state, NONE, ("raise", None))]
@@ -1274,6 +1279,8 @@ class Effects:
                 if isinstance(value, (DictV, StateOf, Instance)) and self.contents(value, state):
                     self.save(value, name, site, state)
         self._hand_over(callee, name, arguments, state)
+        if isinstance(callee, Net) and callee.constructor.rpartition(".")[2] == "BCELoss":
+            self.x.record("bce", site, state)
         if isinstance(callee, (Sym, AttrOf, Net, Instance)) and self._may_be_module(callee, state):
             self.forward(callee, site, state)
         taint = self._result_taint(callee, arguments, state)
@@ -1649,6 +1656,7 @@ _EXTERNAL: dict[str, Any] = {
     "framework": Effects._framework,
     "apex_scale_loss": Effects._apex,
     "exit": Effects._exit,
+    "bce": Effects._bce,
     "same_value": Effects._same_value,
     "cast": Effects._typing_cast,
 }

@@ -98,10 +98,10 @@ MAX_ITERATIONS = 4
 #: statements that one entry may execute, those of a silent run, and those of a whole module
 STEP_BUDGET = 12_000
 SILENT_BUDGET = 1_200
-MODULE_BUDGET = 60_000
+MODULE_BUDGET = 40_000
 SILENT_LIMIT = 3
 #: events of a function that only looks: it is executed once per entry
-_QUIET_EVENTS = frozenset({"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call"})
+_QUIET_EVENTS = frozenset({"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call", "bce"})
 
 
 class OutOfBudget(Exception):
@@ -247,18 +247,18 @@ class Executor:
         """Begin a new entry: a budget of its own, as far as the module's is not used up."""
         self.truncated, self.limit = False, HARD_LIMIT
         self.total -= STEP_BUDGET - max(self.budget, 0)
-        self.budget = STEP_BUDGET if self.total > 0 else STEP_BUDGET // 4
+        self.budget = STEP_BUDGET if self.total > 0 else STEP_BUDGET // 8
         self._narrow = self.budget // 2
         self.inert = set()
         self.observed = {}
 
     def _run_short(self) -> None:
         """Half of the budget is gone: follow fewer paths, so that what is left reaches the end."""
-        if self.budget < -STEP_BUDGET or (self.silent and self.budget < 0):
+        if self.budget < -STEP_BUDGET // 2 or (self.silent and self.budget < 0):
             raise OutOfBudget
         if not self.silent:
             self.limit = 4 if self.limit > 4 else 1
-            self._narrow = self.budget // 2 if self.limit > 1 else -STEP_BUDGET
+            self._narrow = self.budget // 2 if self.limit > 1 else -STEP_BUDGET // 2
 
     def _assign(self, stmt: Assign, state: Machine) -> list[Outcome]:
         value = self.value(stmt.value, state)
@@ -519,6 +519,9 @@ class Executor:
                     break
                 following: list[tuple[Machine, list[Value]]] = []
                 for current, items in live:
+                    if index and _was_last(stmt, index - 1, current):
+                        finished.append((current, items))
+                        continue
                     current.loops = (*outer, (id(stmt), index))
                     element = self.element(stmt, sequence, index, current, outer)
                     if stmt.target is not None:
@@ -1373,7 +1376,7 @@ class Executor:
                 return self._gradient_of(args)
         if op == "|" and isinstance(args[0], DictV):
             return args[0]
-        if op == "*" and len(args) == 2 and isinstance(args[0], ListV):
+        if op == "*" and len(args) == 2 and isinstance(args[0], (ListV, Sequence)):
             repeated = self.items_of(args[0], state)
             if repeated is not None and len(repeated) == 1:
                 # one object under several names
@@ -1561,6 +1564,18 @@ def _changed_nothing(after: Machine, signal: Signal | None, start: Any, heap: di
         if event.kind not in _QUIET_EVENTS:
             return False
     return all(heap.get(slot) is value for slot, value in after.heap.items())
+
+
+def _was_last(stmt: Loop, index: int, state: Machine) -> bool:
+    """Whether the path has found that the last round was the last one: `i == len(loader) - 1`."""
+    for atom, outcome in state.assume.items():
+        if outcome and atom[0] == "eq" and isinstance(atom[1], Value) and isinstance(atom[2], Value):
+            terms, constant = guards.linear(OpV("-", atom[1], atom[2]))
+            counter = [factor for term, factor in terms if isinstance(term, Sym) and term.parts[:3] == ("index", id(stmt), state.loops)]
+            lengths = [f for term, f in terms if isinstance(term, Result) and isinstance(term.callee, Ext) and term.callee.dotted == "len"]
+            if len(terms) == 2 and counter and lengths and counter[0] * lengths[0] == -1 and counter[0] * constant - index in (0, 1):
+                return True
+    return False
 
 
 def _trained(link: Any, start: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amplint.execution import Executor, OutOfBudget, initial
+from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial
 from amplint.library import FRAMEWORK_NAMES, role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import Import, Scope, walk
@@ -27,7 +27,6 @@ _ENTRY_WORDS = frozenset(
 )
 #: names of methods that nearly every class has: to mention one says nothing
 _COMMON_METHODS = frozenset({"__init__", "__call__", "forward", "run", "main", "get", "items", "to", "eval"})
-MAX_ENTRIES = 400
 MAX_STARTS = 3
 
 
@@ -60,7 +59,9 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     roots = [s for s in candidates if s.name not in called]
     rest = [s for s in candidates if s.name in called]
     inits: dict[Scope, list[Machine]] = {}
-    for scope in (*roots, *rest)[:MAX_ENTRIES]:
+    for scope in (*roots, *rest):
+        if executor.total < -MODULE_BUDGET:
+            break
         if scope in executor.executed and scope not in executor.cut:
             continue
         if scope.parent is not None and scope.parent.kind == "function":
@@ -139,7 +140,7 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
             if init is not None and init[1] in init[0].env.relevant:
                 owner, scope = init
                 func = Func(owner.env, scope, owner.parts[2], instance)
-                results = executor.run(func, _parameters(env, executor, scope, state, 1, None), {}, None, state)
+                results = executor.run(func, _parameters(owner.env, executor, scope, state, 1, None), _keywords(owner.env, scope), None, state)
                 found = [s for s, _, signal in results if signal is None]
             else:
                 found = [state]
@@ -154,10 +155,11 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
 
 
 def _forget_placeholders(executor: Executor, cls: Class, state: Machine, instance: Value) -> None:
-    """An attribute that `__init__` sets to None and another method sets for good is not None when a step runs."""
+    """An attribute that `__init__` sets to None, True or False and another method sets anew can be anything when a
+    step runs."""
     for owner in executor.lineage(cls, state)[0]:
         for name, methods in owner.scope.bound_attributes.items():
-            if state.heap.get((instance, name)) is NONE and any(m != "__init__" for m in methods):
+            if state.heap.get((instance, name)) in (NONE, TRUE, FALSE) and any(m != "__init__" for m in methods):
                 del state.heap[(instance, name)]
 
 
@@ -183,6 +185,11 @@ def _parameters(env: ModuleEnv, executor: Executor, scope: Scope, state: Machine
     return values
 
 
+def _keywords(env: ModuleEnv, scope: Scope) -> dict[str, Value]:
+    """Unknown values for keyword-only parameters."""
+    return {p.name: Sym("param", env.source.path, scope.qualname, p.name) for p in scope.params if p.kind == "keyword"}
+
+
 def _annotated(env: ModuleEnv, executor: Executor, annotation: str, scope: Scope, name: str, state: Machine) -> Value | None:
     if not annotation:
         return None
@@ -202,6 +209,7 @@ def _annotated(env: ModuleEnv, executor: Executor, annotation: str, scope: Scope
 
 def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, list[Machine]]) -> list[Trace]:
     executor.start_entry()
+    before = set(executor.executed)
     finals: list[Machine] = []
     try:
         if scope.is_method:
@@ -220,6 +228,9 @@ def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, 
             finals = _drive(env, executor, scope, again, 1)
     except OutOfBudget:
         executor.truncated = True
+    if executor.truncated:
+        # not all of what was called has been seen from here
+        executor.executed = before | {scope}
     return _finish(executor, scope, finals)
 
 
@@ -234,7 +245,9 @@ def _drive(env: ModuleEnv, executor: Executor, scope: Scope, starts: list[Machin
         if scope.is_method and "staticmethod" in kinds:
             func = Func(env, scope, -env.number, None)
         arguments = _parameters(env, executor, scope, state, skip, number)
-        for after, _, _signal in executor.run(func, arguments, {}, None, state, executor.decorators(func, state)):  # type: ignore[arg-type]
+        for after, _, _signal in executor.run(
+            func, arguments, _keywords(env, scope), None, state, executor.decorators(func, state)
+        ):  # type: ignore[arg-type]
             after.loops = ()
             finals.append(after)
     finals, dropped = merge(finals, scope)
