@@ -34,6 +34,7 @@ _EXACT: dict[str, str] = {
     "torch.autograd.enable_grad": "enable_grad",
     "torch.autograd.backward": "autograd_backward",
     "torch.autograd.grad": "autograd_grad",
+    "torch.nn.functional.binary_cross_entropy": "bce",
     "torch.save": "save",
     "pickle.dump": "save",
     "torch.load": "load",

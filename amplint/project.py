@@ -98,6 +98,8 @@ class ModuleEnv:
 
     def deals_with_training(self, scope: Scope) -> bool:
         """Whether a method of a network does more than compute: opens regions, scales, steps."""
+        if scope.decorators or "binary_cross_entropy" in scope.words or not scope.words.isdisjoint(self.kept_losses):
+            return True
         return any(_TRAINING_WORDS.search(word) for word in scope.words)
 
     @cached_property
@@ -131,11 +133,19 @@ class ModuleEnv:
     @cached_property
     def kept_contexts(self) -> frozenset[str]:
         """The last names of the variables and attributes that an autocast object is kept in."""
+        return self._kept("autocast")
+
+    @cached_property
+    def kept_losses(self) -> frozenset[str]:
+        """The same for an `nn.BCELoss`, which autocast refuses on cuda."""
+        return self._kept("BCELoss")
+
+    def _kept(self, constructor: str) -> frozenset[str]:
         found: set[str] = set()
         for scope in self.program.scopes:
-            if not any("autocast" in word for word in scope.words):
+            if constructor not in scope.words:
                 continue
-            made = {s.result for s in walk(scope.body) if isinstance(s, Call) and path_of(s.func).endswith("autocast")}
+            made = {s.result for s in walk(scope.body) if isinstance(s, Call) and path_of(s.func).endswith(constructor)}
             for stmt in walk(scope.body):
                 if isinstance(stmt, Assign) and any(isinstance(e, Name) and e.id in made for e in parts_of(stmt.value)):
                     found.add(path_of(stmt.target).rpartition(".")[2])

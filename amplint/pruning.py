@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _EVENTS = frozenset(
     "backward unscale_ zero_grad get_scale scale state_dict half bfloat16 register_hook autocast GradScaler ShardedGradScaler "
     "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss nullcontext get_total_norm "
-    "register_post_accumulate_grad_hook custom_fwd custom_bwd FullyShardedDataParallel FSDP".split()
+    "register_post_accumulate_grad_hook custom_fwd custom_bwd FullyShardedDataParallel FSDP binary_cross_entropy BCELoss".split()
 )
 #: events that matter where something else happens, and make no function worth executing by themselves
 _MINOR_EVENTS = frozenset(
@@ -170,6 +170,8 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     if name in _MINOR_EVENTS:
         return True
     if name in _EVENTS or _EVENT_PARTS.search(name) or name in env.watched:
+        return True
+    if name in env.kept_losses:
         return True
     if name in _WEIGHT_CHANGES and not scope.words.isdisjoint({"parameters", "named_parameters"}):
         return True

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
+import libcst as cst
+
+from amplint.finding import Confidence, Severity
 from amplint.needles import TRAINS
-from amplint.rule import Fault, Rule
+from amplint.regions import device_of
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -92,9 +95,10 @@ class BceInAutocast(Rule):
 
     ## Fix safety
 
-    Unsafe. Where a sigmoid feeds the loss directly, the fix removes it and takes the with-logits form: whoever uses
-    the output of the model as a probability elsewhere must add the sigmoid there. Otherwise the call can be moved
-    into a block `torch.autocast("cuda", enabled=False)` with `.float()` on its inputs.
+    Unsafe. Where a sigmoid is written as the first argument of `F.binary_cross_entropy`, the fix removes it and takes
+    the with-logits form. No fix is offered for other forms: whoever uses the output of the model as a probability
+    elsewhere must add the sigmoid there. The call can also be moved into a block `torch.autocast("cuda",
+    enabled=False)` with `.float()` on its inputs.
 
     ## How it is confirmed
 
@@ -116,4 +120,45 @@ class BceInAutocast(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for trace, _, event in unit.events("bce"):
+            region = unit.autocast(event, trace)
+            device = device_of(unit, region.context) if region is not None else None
+            if region is None or device not in (None, "cuda", "xpu"):
+                continue
+            yield Fault(
+                event.site,
+                "binary cross entropy on probabilities raises in a cuda autocast region",
+                ((region.site, "autocast is entered here"), *unit.call_steps(event)),
+                unit.assumptions(event, region.context.details.enabled),
+                Confidence.HIGH if device is not None else Confidence.MEDIUM,
+                _fix(event.site),
+            )
+
+
+def _fix(site: Site) -> FixPlan | None:
+    """Take the with-logits form where a sigmoid is the first argument of the functional form."""
+    call, module = site.node, site.module
+    if (
+        not isinstance(call, cst.Call)
+        or not call.args
+        or not module.segment(call.func).endswith("binary_cross_entropy")
+    ):
+        return None
+    first = call.args[0]
+    sigmoid = first.value
+    if first.keyword is not None or first.star or not isinstance(sigmoid, cst.Call):
+        return None
+    called = module.segment(sigmoid.func)
+    if called.endswith("sigmoid") and len(sigmoid.args) == 1:
+        score = module.segment(sigmoid.args[0].value)
+    elif called.endswith(".sigmoid") and not sigmoid.args and isinstance(sigmoid.func, cst.Attribute):
+        score = module.segment(sigmoid.func.value)
+    else:
+        return None
+    if not isinstance(call.func, cst.Attribute):
+        return None
+    changes = (
+        Change("replace", Site(module, call.func.attr), "binary_cross_entropy_with_logits"),
+        Change("replace", Site(module, sigmoid), score),
+    )
+    return FixPlan("unsafe", "use binary_cross_entropy_with_logits on the scores", changes)
