@@ -488,14 +488,9 @@ class _Lowering:
         block = self._capture(other)
         if not block:
             return Op(op, (left, right))
-        result = Name(self._temporary())
-        self.out.append(Assign(result, left, node))
-        block.append(Assign(result, right, node))
-        if op == "and":
-            self.out.append(Branch(result, block, [], node))
-        else:
-            self.out.append(Branch(result, [], block, node))
-        return result
+        # the operator stays in the expression: a path on which its right side is not computed knows the left one
+        self.out.append(Branch(left, block, [], node) if op == "and" else Branch(left, [], block, node))
+        return Op(op, (left, right))
 
     def _conditional(self, node: cst.IfExp) -> Expr:
         test = self.expr(node.test)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import argument_text, under_condition
+from amplint.rule import Fault, FixPlan, Rule, Site
+from amplint.values import Const, ItemOf, OpV, Result, Scaler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
 
 
 class ScalerLoadUnguarded(Rule):
@@ -105,4 +110,90 @@ class ScalerLoadUnguarded(Rule):
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        loads: dict[tuple[str, int], Scaler] = {}
+        for _, _, event in unit.events("load_state"):
+            scaler = event.details["of"]
+            if not isinstance(scaler, Scaler):
+                continue
+            loads.setdefault(event.site.identity, scaler)
+            built = unit.site_of(scaler)
+            if built is None or isinstance(scaler.enabled, Const) or _is_tried(event.site):
+                continue
+            if _is_guarded(event, scaler):
+                continue
+            yield Fault(
+                event.site,
+                "the state is empty if a run with the scaler switched off has saved it, and loading it raises then",
+                ((built, "the scaler is switched on by a flag"), *unit.call_steps(event)),
+                unit.assumptions(event, scaler.enabled),
+                unit.confidence(scaler),
+                _fix(event.site),
+            )
+        for _, _, event in unit.events("none_used"):
+            loaded = loads.get(event.site.identity)
+            built = unit.site_of(loaded)
+            if event.details["name"] == "load_state_dict" and built is not None and not _is_tried(event.site):
+                yield Fault(
+                    event.site,
+                    "a state is loaded into a scaler that is None here",
+                    ((built, "the scaler is made under a condition"), *unit.call_steps(event)),
+                    unit.assumptions(event),
+                    unit.confidence(loaded),
+                )
+
+
+def _is_guarded(event: Event, scaler: Scaler) -> bool:
+    """Whether the state, its key in the checkpoint, or the scaler's flag was tested on the way."""
+    tested = {part for atom in event.assume for part in _parts(atom)}
+    state = event.details["value"]
+    if state in tested or scaler in tested or not tested.isdisjoint(_flags(scaler.enabled)):
+        return True
+    key = _key(state)
+    return key is not None and key in tested
+
+
+def _parts(value: Any) -> Iterator[Value]:
+    """A value, or an atom's values, with all that they are made of."""
+    if isinstance(value, Value):
+        yield value
+    for part in value.parts if isinstance(value, Value) else value if isinstance(value, tuple) else ():
+        yield from _parts(part)
+
+
+def _flags(condition: Value) -> Iterator[Value]:
+    if isinstance(condition, OpV):
+        for arg in condition.args:
+            yield from _flags(arg)
+    elif not isinstance(condition, Const):
+        yield condition
+
+
+def _key(state: Value) -> Value | None:
+    """The key under which a state was found in a checkpoint, by index or by `get`."""
+    if isinstance(state, ItemOf) and isinstance(state.parts[1], Const):
+        return state.parts[1]
+    if isinstance(state, Result) and state.args and isinstance(state.args[0], Const):
+        return state.args[0]
+    return None
+
+
+def _is_tried(site: Site) -> bool:
+    """Whether the load stands in a `try` with handlers, in its own function."""
+    node, parent = site.node, site.module.parent(site.node)
+    while parent is not None and not isinstance(parent, cst.FunctionDef):
+        if isinstance(parent, (cst.Try, cst.TryStar)) and parent.handlers and node is parent.body:
+            return True
+        node, parent = parent, site.module.parent(parent)
+    return False
+
+
+def _fix(site: Site) -> FixPlan | None:
+    """Load only what is not empty."""
+    call, state = site.node, argument_text(site)
+    if not isinstance(call, cst.Call) or len(call.args) != 1 or not state:
+        return None
+    if not isinstance(call.args[0].value, (cst.Name, cst.Subscript)):
+        return None
+    guarded = under_condition(site, state)
+    return FixPlan("safe", f"load only where {state} is not empty", (guarded,)) if guarded is not None else None
