@@ -1379,8 +1379,9 @@ class Executor:
         if op == "*" and len(args) == 2 and isinstance(args[0], (ListV, Sequence)):
             repeated = self.items_of(args[0], state)
             if repeated is not None and len(repeated) == 1:
-                # one object under several names
-                return Many(repeated[0])
+                # one object under several names; two of them show what more would show
+                times = args[1].value if isinstance(args[1], Const) and isinstance(args[1].value, int) else 2
+                return Sequence(*(repeated * min(times, 16)))
         if op == "ite":
             lit = guards.literal(args[0])
             if isinstance(lit, bool):

@@ -37,3 +37,6 @@ CASTS_TO_HALF: Final = (
     b"dtype=torch.float16",
     b"dtype=torch.half",
 )
+
+#: what a file holds that drives a scaler, even one whose `update()` and `step` stand in a helper of another file
+DRIVES_SCALER: Final = (b".scale(", b"scaler", b"Scaler", b"unscale_", b"backward(")

@@ -75,11 +75,12 @@ class Gradients:
 
     scaler, epoch   whose scale they carry, and how many `update()` calls that scaler had seen
     origin          the backward they come from (the first since they were zeroed)
-    last            the latest backward into them
+    last            the latest backward into them; with N: they were stepped and not cleared since
     unscaled        the `unscale_` that made them U
     stale           the first `update()` that ran while they were S
     maybe           several optimizers exist and nothing tells which of them the backward reached
     window          number of backwards since they were last zeroed or stepped
+    leftover        gradients of an earlier step are part of them: nothing cleared those
     """
 
     kind: Kind
@@ -91,6 +92,7 @@ class Gradients:
     stale: Event | None = None
     maybe: bool = False
     window: int = 0
+    leftover: bool = False
 
     def key(self) -> tuple[object, ...]:
         """What distinguishes two states when paths are merged."""
@@ -103,6 +105,7 @@ class Gradients:
             self.stale.site.identity if self.stale else None,
             self.maybe,
             min(self.window, 2),
+            self.leftover,
         )
 
 
@@ -146,7 +149,8 @@ def after_backward(state: Gradients, event: Event, scaler: Scaler | None, epoch:
         return Gradients("M", scaler, epoch, origin, event, state.unscaled, None, maybe or state.maybe, window)
     if state.kind == "S":
         return replace(state, last=event, window=window, maybe=state.maybe and maybe)
-    return Gradients("S", scaler, epoch, origin, event, None, None, maybe, window)
+    leftover = state.kind == "N" and state.last is not None
+    return Gradients("S", scaler, epoch, origin, event, None, None, maybe, window, leftover)
 
 
 def after_unscale(state: Gradients, event: Event) -> Gradients:
@@ -164,7 +168,8 @@ def after_step(state: Gradients) -> Gradients:
 def after_update(state: Gradients, scaler: Scaler, event: Event) -> Gradients:
     """The state after `scaler.update()`."""
     if state.kind == "T" and state.scaler in (scaler, None):
-        return NOTHING
+        # used up, but still there until they are cleared
+        return Gradients("N", last=state.last)
     if state.kind == "U" and state.scaler in (scaler, None):
         return replace(state, kind="L")
     if state.kind == "S" and state.scaler is scaler and state.stale is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from amplint.finding import Severity
-from amplint.protocol import counts_batches, following, same_round
+from amplint.protocol import counts_batches, same_round
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -96,11 +96,9 @@ class StepInsideAccumulation(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for trace, position, step in unit.events("step"):
-            if step.state.kind not in ("S", "U") or step.state.maybe:
-                continue
-            backward, again = _next_round(trace, position, step)
-            if backward is None or again is None or again.site.identity != step.site.identity:
+        for trace, _, step in unit.events("step"):
+            gradients = step.state
+            if not gradients.leftover or gradients.maybe or gradients.origin is None:
                 continue
             clearing = _window_clears(unit, trace, step)
             if clearing is None:
@@ -110,25 +108,12 @@ class StepInsideAccumulation(Rule):
                 "the optimizer is stepped on every micro-batch of a window that zero_grad keeps",
                 (
                     *unit.call_steps(step),
-                    (backward.site, "the next backward adds scaled gradients to those of the last step"),
+                    (gradients.origin.site, "adds scaled gradients to those of the last step"),
                     (clearing.site, "the gradients are cleared once per window"),
                 ),
                 unit.assumptions(step),
                 unit.confidence(step.scaler, step.optimizer),
             )
-
-
-def _next_round(trace: Trace, position: int, step: Event) -> tuple[Event | None, Event | None]:
-    """The backward and the step that come next, if nothing clears the gradients before them."""
-    backward: Event | None = None
-    for later in following(trace, position, step.optimizer, "backward", "zero_grad", "step"):
-        if later.kind == "zero_grad":
-            break
-        if later.kind == "backward":
-            backward = backward or later
-        else:
-            return backward, later
-    return None, None
 
 
 def _window_clears(unit: Unit, trace: Trace, step: Event) -> Event | None:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_function
+from amplint.needles import DRIVES_SCALER
+from amplint.protocol import inside_window, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
-    from amplint.states import Event
+    from amplint.states import Event, Gradients
     from amplint.traces import Trace
     from amplint.values import Scaler
 
@@ -98,7 +100,7 @@ class UpdateInsideAccumulation(Rule):
     code = "AMP301"
     name = "update-inside-accumulation"
     severity = Severity.ERROR
-    needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler"))
+    needles = ((b".update(", b".scale(", b"backward("), DRIVES_SCALER)
     fix = "safe"
     confirmed_by = "raise"
 
@@ -108,14 +110,17 @@ class UpdateInsideAccumulation(Rule):
             if event.scaler is None:
                 continue
             for optimizer, gradients in event.before.items():
-                update = gradients.stale
-                if gradients.kind != "S" or gradients.maybe or update is None or update.scaler is not event.scaler:
+                update = gradients.stale if gradients.kind == "S" else _after_unscale(trace, position, event, gradients)
+                if gradients.maybe or update is None or update.scaler is not event.scaler:
+                    continue
+                if gradients.kind == "L" and (same_round(update, event) or not inside_window(unit, event, optimizer)):
+                    # a step was left out on purpose, and that is no window
                     continue
                 if any(o is not optimizer and stage == "stepped" for o, stage in update.details["stages"]):
                     # another optimizer was stepped: a shared scaler, not a window
                     continue
                 assert gradients.origin is not None
-                step = _step(trace, event.scaler)
+                step = _step(unit, trace, event.scaler)
                 steps = [(gradients.origin.site, "the window's first scaled backward"), *unit.call_steps(update)]
                 if event.site.node is not gradients.origin.site.node:
                     steps.append((event.site, "the next backward of the same window"))
@@ -131,11 +136,22 @@ class UpdateInsideAccumulation(Rule):
                 )
 
 
-def _step(trace: Trace, scaler: Scaler) -> Event | None:
+def _after_unscale(trace: Trace, position: int, backward: Event, gradients: Gradients) -> Event | None:
+    """The update that ran after the gradients were unscaled, if they wait for the rest of their window."""
+    if gradients.kind != "L" or gradients.unscaled is None:
+        return None
+    for event in trace.events[:position]:
+        if event.kind == "update" and event.scaler is backward.scaler and event.index > gradients.unscaled.index:
+            return event
+    return None
+
+
+def _step(unit: Unit, trace: Trace, scaler: Scaler) -> Event | None:
+    """A step of the scaler, of the same trace if there is one."""
     for event in trace.events:
         if event.kind == "step" and event.scaler is scaler:
             return event
-    return None
+    return next((event for _, _, event in unit.events("step") if event.scaler is scaler), None)
 
 
 def _fix(unit: Unit, update: Event) -> FixPlan | None:

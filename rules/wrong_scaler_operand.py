@@ -107,6 +107,8 @@ class WrongScalerOperand(Rule):
             if problem is None:
                 continue
             steps = [*unit.call_steps(event)]
+            if position and trace.events[position - 1].kind == "opt_step" and operand is NONE:
+                steps.append((trace.events[position - 1].site, "the optimizer is stepped here, past the scaler"))
             update = _next_update(trace, position, event)
             if update is not None:
                 steps.append((update.site, "the update() after it"))
@@ -126,6 +128,8 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
         return "an optimizer instead of a loss" if _is_optimizer(unit, trace, operand) else None
     if isinstance(operand, Scheduler):
         return "a learning rate scheduler instead of an optimizer"
+    if isinstance(operand, Optimizer) and operand.parts[0][0] == "inferred":
+        operand = operand.parts[0][1]
     if isinstance(operand, AttrOf) and operand.name == "step" and _is_optimizer(unit, trace, operand.base):
         return "the bound method instead of the optimizer"
     if operand is NONE:
