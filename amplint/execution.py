@@ -646,6 +646,8 @@ class Executor:
     def _element(self, sequence: Value, index: int, stmt: Loop, outer: Any) -> Value:
         if isinstance(sequence, Params):
             return Param(sequence.owners, "each")
+        if isinstance(sequence, Sequence) and index < len(sequence.items):
+            return sequence.items[index]
         if isinstance(sequence, Many):
             element = sequence.element
             if isinstance(element, Optimizer):
@@ -1485,7 +1487,8 @@ class Executor:
             known = self.items_of(value, state)
             for position, inner in enumerate(target.items):
                 if isinstance(inner, Star):
-                    self.bind(inner.value, Many(Sym("rest", id(stmt), state.loops)), state, stmt)
+                    rest = value if isinstance(value, Many) else Many(Sym("rest", id(stmt), state.loops))
+                    self.bind(inner.value, rest, state, stmt)
                     known = None
                 elif known is not None and len(known) == len(target.items):
                     self.bind(inner, known[position], state, stmt)
@@ -1536,9 +1539,9 @@ class Executor:
             return event
         state.count += 1
         state.trace = (state.trace, event)
-        met = tuple((o, g.kind, g.maybe, g.stale is None) for o, g in known.items())
+        met = tuple((o, g.kind, g.maybe, g.stale is None, g.leftover, g.window > 1) for o, g in known.items())
         self.observe((kind, id(site.node), met, fields.get("stage"), tuple(r.context for r in state.regions)), state)
-        if kind in _PENDING_EVENTS or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values())):
+        if kind in _PENDING_EVENTS or (kind == "load_state" and "scaler" in fields) or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values())):
             state.signature = state.signature | {(kind, id(site.node), met)}
         return event
 
