@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
+from amplint.values import AttrOf, Const, Ext, Net, OpV, Result, Scaler, Sequence, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+
 
 
 class AccumulatedLossNotAveraged(Rule):
@@ -88,4 +91,49 @@ class AccumulatedLossNotAveraged(Rule):
     needles = ((b".backward", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, step in unit.events("step"):
+            gradients = step.state
+            first, last = gradients.origin, gradients.last
+            if gradients.kind not in ("S", "U") or gradients.maybe or first is None or last is None or first.kind != "backward":
+                continue
+            if first.site.identity != last.site.identity or same_round(first, last):
+                continue
+            between = [e for e in trace.events[:position] if e.index > first.index]
+            if any(e.kind == "grad_write" for e in between):
+                continue
+            losses = [e.details["value"] for e in (first, *between) if e.kind == "backward"]
+            if not all(_is_mean(value) for value in losses):
+                continue
+            yield Fault(
+                last.site,
+                "the losses of a window are summed: nothing divides them by their number",
+                (*unit.call_steps(last), (step.site, "the step that ends the window")),
+                unit.assumptions(step),
+                unit.confidence(step.scaler, step.optimizer),
+            )
+
+
+def _is_mean(value: Value) -> bool:
+    """Whether a backpropagated value is a loss averaged over its own batch, scaled and otherwise unchanged."""
+    while isinstance(value, Result) and isinstance(value.callee, AttrOf) and isinstance(value.callee.base, Scaler):
+        value = value.args[0]
+    if isinstance(value, OpV) and value.op in ("+", "neg"):
+        return all(_is_mean(arg) for arg in value.args)
+    if not isinstance(value, Result) or _reduction(value.args) != "mean":
+        return False
+    callee = value.callee
+    if isinstance(callee, AttrOf):
+        return callee.name == "mean"
+    if isinstance(callee, Ext):
+        name = callee.dotted
+        return name == "torch.mean" or (name.startswith("torch.nn.functional.") and ("loss" in name or "entropy" in name))
+    return isinstance(callee, Net) and callee.constructor.startswith("torch.nn.") and callee.constructor.endswith("Loss")
+
+
+def _reduction(arguments: tuple[Value, ...]) -> str:
+    """The `reduction` that a loss function is called with; "" where that is not known."""
+    for argument in arguments:
+        if isinstance(argument, Sequence) and len(argument.items) == 2 and argument.items[0] is Const.of("reduction"):
+            return argument.items[1].value if isinstance(argument.items[1], Const) else ""
+    return "mean"
