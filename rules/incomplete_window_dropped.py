@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+import libcst as cst
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import block_of, enclosing
+from amplint.protocol import counts_batches
+from amplint.rule import Fault, Rule, Site
+from amplint.values import Const
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event, Gradients
+
 
 
 class IncompleteWindowDropped(Rule):
@@ -95,4 +101,71 @@ class IncompleteWindowDropped(Rule):
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for _, _, step in unit.events("step"):
+            gradients = step.state
+            backward = gradients.last
+            if gradients.kind not in ("S", "U", "M") or backward is None or len(step.loops) < len(backward.loops):
+                continue
+            atoms = [atom for atom in step.assume if counts_batches(atom) and atom not in _before(gradients)]
+            guard = _guard(step)
+            if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
+                continue
+            yield Fault(
+                guard,
+                "the last window of an epoch is not stepped when it is shorter than the others",
+                (*unit.call_steps(step), (step.site, "the only step of the window")),
+                unit.assumptions(step),
+                unit.confidence(step.scaler, step.optimizer),
+            )
+
+
+def _before(gradients: Gradients) -> Mapping[Any, bool]:
+    """What was decided before the window's last backward."""
+    return gradients.last.assume if gradients.last is not None else {}
+
+
+def _reaches_the_end(unit: Unit, step: Event, backward: Event, atoms: list[Any]) -> bool:
+    """Whether a step comes after the loop, or in it although the boundary was not met."""
+    for _, _, other in unit.events("step"):
+        if other.scaler is not step.scaler:
+            continue
+        if len(other.loops) < len(backward.loops):
+            return True
+        if any(other.assume.get(atom, step.assume[atom]) is not step.assume[atom] for atom in atoms):
+            return True
+    return False
+
+
+def _fits(step: Event, atoms: list[Any]) -> bool:
+    """Whether the loop's length is a constant multiple of the window."""
+    loop = enclosing(step.site, cst.For)
+    if not isinstance(loop, cst.For) or not isinstance(loop.iter, cst.Call) or not isinstance(loop.iter.func, cst.Name):
+        return False
+    if loop.iter.func.value != "range" or len(loop.iter.args) != 1 or not isinstance(loop.iter.args[0].value, cst.Integer):
+        return False
+    length = int(loop.iter.args[0].value.value)
+    windows = [atom[2].value for atom in atoms if atom[0] == "mod" and isinstance(atom[2], Const)]
+    return bool(windows) and all(window and length % window == 0 for window in windows)
+
+
+def _guard(step: Event) -> Site | None:
+    """The condition that makes the step wait: the `if` around it, or one before it that goes on to the next batch."""
+    for site in (step.site, *reversed(step.calls)):
+        loop = enclosing(site, cst.For, cst.While)
+        node = enclosing(site, cst.If, cst.For, cst.While, cst.FunctionDef)
+        if isinstance(node, cst.If):
+            return Site(site.module, node)
+        held = block_of(site)
+        if held is not None and loop is not None:
+            block, position = held
+            for earlier in reversed(block.body[:position]):  # type: ignore[attr-defined]
+                if isinstance(earlier, cst.If) and _leaves(earlier):
+                    return Site(site.module, earlier)
+    return None
+
+
+def _leaves(node: cst.If) -> bool:
+    body = node.body.body
+    last = body[-1] if body else None
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], (cst.Continue, cst.Return))
