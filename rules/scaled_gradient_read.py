@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import argument_text, is_plain_path, receiver_text, same_block
+from amplint.protocol import consumed_scaled
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.values import NONE, Const, Grad, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
+
 
 
 class ScaledGradientRead(Rule):
@@ -101,4 +110,94 @@ class ScaledGradientRead(Rule):
     yields_to = ("AMP201",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
-        yield from ()
+        """Yield the faults of one analysed module."""
+        for trace, position, event in unit.events("grad_read", "grad_write", "clip"):
+            harm = _harm(event)
+            if harm is None or _undone(trace, event):
+                continue
+            met = consumed_scaled(trace, position, event)
+            if met is None:
+                continue
+            gradients, consumer = met
+            assert gradients.last is not None
+            if event.kind == "grad_read" and _clipped_next(trace, position, consumer):
+                # what is read serves the clip that follows, and that is what has to change
+                continue
+            yield Fault(
+                event.site,
+                f"gradients are {harm} while they still carry the loss scale",
+                (
+                    (gradients.last.site, "scaled backward"),
+                    *unit.call_steps(event),
+                    (consumer.site, "unscaled only here"),
+                ),
+                unit.assumptions(event),
+                unit.confidence(gradients.scaler, consumer.optimizer),
+                _fix(event, consumer),
+            )
+
+
+#: right under any scale: tests for infinities, copies, communication, and what does not look at the values
+_INDIFFERENT = frozenset(
+    "isnan isinf isfinite any all nonzero numel size dim clone detach cat stack chunk split flatten sign sign_ signbit "
+    "zeros_like ones_like empty_like full_like randn_like rand_like all_reduce all_reduce_ reduce broadcast all_gather "
+    "reduce_scatter record_stream data_ptr element_size is_contiguous type new bool count_nonzero is_nonzero "
+    "is_complex is_floating_point is_tensor isinstance id len".split()
+)
+#: changes that depend on the size of what is there
+_ADDING = frozenset({"add_", "sub_", "addcmul_", "addcdiv_", "lerp_", "nan_to_num_", "masked_fill_"})
+_SAYS_OTHERWISE = re.compile(r"isnan|isinf|isfinite|get_scale|inv_scale|_scale\b")
+
+
+def _harm(event: Event) -> str | None:
+    """What is done to the gradients that is wrong under a scale; None where it is right."""
+    if event.kind == "clip":
+        limit = event.details["limit"]
+        measured = limit is None or limit is NONE or (isinstance(limit, Const) and limit.value == float("inf"))
+        return "measured" if measured and event.details["function"] == "clip_grad_norm_" else None
+    operation, arguments = event.details["operation"], event.details["arguments"]
+    values = [value for value in arguments if isinstance(value, Value)]
+    if any(value.taint.inverse for value in values):
+        return None
+    if event.kind == "grad_read":
+        return None if operation in _INDIFFERENT else "read"
+    if operation == "item":
+        # `grad[grad.isnan()] = 0` hides an overflow; an index that is no gradient selects rows
+        return "overwritten" if len(values) == 2 and isinstance(values[0], Grad) and not isinstance(values[1], Grad) else None
+    if operation not in _ADDING or (operation in ("add_", "sub_") and values and isinstance(values[0], Grad)):
+        return None
+    return "changed by a term of another size" if operation not in ("nan_to_num_", "masked_fill_") else "overwritten where they overflowed"
+
+
+def _undone(trace: Trace, event: Event) -> bool:
+    """Whether the value is divided by the scale, or only tested for infinities, in the same statement or close by."""
+    if _SAYS_OTHERWISE.search(_own_text(event.site)):
+        return True
+    return any(e.kind == "get_scale" and e.loops == event.loops and e.calls == event.calls for e in trace.events)
+
+
+def _own_text(site: Site) -> str:
+    """The text of the statement around a site, without the block of a compound statement."""
+    statement = site.module.statement(site.node)
+    text = site.module.segment(statement)
+    return text if isinstance(statement, cst.SimpleStatementLine) else text.partition("\n")[0]
+
+
+def _clipped_next(trace: Trace, position: int, consumer: Event) -> bool:
+    for later in trace.events[position + 1 :]:
+        if later.index >= consumer.index:
+            return False
+        if later.kind == "clip" or (later.kind == "grad_write" and later.details["operation"] in ("mul_", "div_", "clamp_")):
+            return True
+    return False
+
+
+def _fix(event: Event, consumer: Event) -> FixPlan | None:
+    """Unscale before the use, where the step stands beside it."""
+    scaler, optimizer = receiver_text(consumer.site), argument_text(consumer.site)
+    if consumer.kind != "step" or event.calls != consumer.calls or event.loops != consumer.loops:
+        return None
+    if not same_block(event.site, consumer.site) or not is_plain_path(scaler) or not is_plain_path(optimizer):
+        return None
+    change = Change("insert-before", event.site, f"{scaler}.unscale_({optimizer})")
+    return FixPlan("unsafe", f"insert {scaler}.unscale_({optimizer}) before the use", (change,))
