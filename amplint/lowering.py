@@ -365,18 +365,33 @@ class _Lowering:
         self.out.append(Region(context, target, body, item.item))
 
     def _match(self, node: cst.Match) -> None:
-        subject = self.expr(node.subject)
-        chain: list[Stmt] = []
-        for case in reversed(node.cases):
-            test: Expr = Op("match", (subject, Const(id(case))))
-            if isinstance(case.pattern, cst.MatchValue):
-                test = Op("==", (subject, self.expr(case.pattern.value)))
-            elif isinstance(case.pattern, cst.MatchAs) and case.pattern.pattern is None and case.guard is None:
-                test = Const(True)
-            if case.guard is not None:
-                test = Op("and", (test, self.expr(case.guard)))
-            chain = [Branch(test, self._suite(case.body), chain, case)]
-        self.out.extend(chain)
+        self._cases(self.expr(node.subject), list(node.cases))
+
+    def _cases(self, subject: Expr, cases: list[cst.MatchCase]) -> None:
+        case, rest = cases[0], cases[1:]
+        test = self._pattern(subject, case.pattern)
+        if case.guard is not None:
+            guard = self.expr(case.guard)
+            test = guard if isinstance(test, Const) else Op("and", (test, guard))
+        then = self._suite(case.body)
+        orelse = self._capture(lambda: self._cases(subject, rest)) if rest else []
+        self.out.append(Branch(test, then, orelse, case))
+
+    def _pattern(self, subject: Expr, pattern: cst.MatchPattern) -> Expr:
+        """What a pattern asks of its subject; a name that stands for all of the subject is bound."""
+        if isinstance(pattern, cst.MatchValue):
+            return Op("==", (subject, self.expr(pattern.value)))
+        if isinstance(pattern, cst.MatchSingleton):
+            return Op("is", (subject, self.expr(pattern.value)))
+        if isinstance(pattern, cst.MatchOr):
+            return Op("or", tuple(self._pattern(subject, element.pattern) for element in pattern.patterns))
+        if isinstance(pattern, cst.MatchAs):
+            test = self._pattern(subject, pattern.pattern) if pattern.pattern is not None else Const(True)
+            if pattern.name is not None:
+                self.out.append(Assign(self.expr(pattern.name), subject, pattern))
+            return test
+        # two equal patterns on one subject have one outcome
+        return Op("match", (subject, Const(cst.Module([]).code_for_node(pattern))))
 
     def _function_def(self, node: cst.FunctionDef) -> None:
         scope = self._function(node)
@@ -446,6 +461,8 @@ class _Lowering:
             return Op("opaque:string", ())
 
     def _concatenated(self, node: cst.ConcatenatedString) -> Expr:
+        if node.evaluated_value is not None:
+            return Const(node.evaluated_value)
         return Op("fstring", (self.expr(node.left), self.expr(node.right)))
 
     def _fstring(self, node: cst.FormattedString) -> Expr:
@@ -538,7 +555,7 @@ class _Lowering:
         for element in node.slice:
             if isinstance(element.slice, cst.Index):
                 parts.append(self.expr(element.slice.value))
-            else:
+            elif isinstance(element.slice, cst.Slice):
                 bounds = (element.slice.lower, element.slice.upper, element.slice.step)
                 parts.append(Op("slice", tuple(self.expr(b) if b is not None else Const(None) for b in bounds)))
         index = parts[0] if len(parts) == 1 else Seq("tuple", tuple(parts))
@@ -604,9 +621,6 @@ class _Lowering:
         self.out.append(Yield(value, node, result))
         return Name(result)
 
-    def _starred(self, node: cst.StarredElement) -> Expr:
-        return Star(self.expr(node.value))
-
 
 _MISSING = object()
 _NAMED_CONSTANTS: dict[str, object] = {"None": None, "True": True, "False": False}
@@ -630,8 +644,10 @@ def _dotted(node: cst.CSTNode) -> str:
         left, right = _dotted(node.left), _dotted(node.right)
         return right if left == "None" else left
     if isinstance(node, cst.SimpleString):
-        text = node.value.strip("rRuUbB\"'")
-        return text if all(part.isidentifier() for part in text.split(".")) else ""
+        try:
+            return _dotted(cst.parse_expression(str(literal_eval(node.value))))
+        except (ValueError, SyntaxError, cst.ParserSyntaxError):
+            return ""
     return ""
 
 
@@ -668,6 +684,7 @@ _EXPRESSIONS: dict[type[cst.CSTNode], Callable[..., Expr]] = {
     cst.Integer: _Lowering._number,
     cst.Float: _Lowering._number,
     cst.Imaginary: _Lowering._number,
+    cst.Ellipsis: lambda _self, _node: Const(...),
     cst.SimpleString: _Lowering._string,
     cst.ConcatenatedString: _Lowering._concatenated,
     cst.FormattedString: _Lowering._fstring,
