@@ -404,6 +404,8 @@ class Executor:
 
     def split(self, state: Machine, value: Value) -> list[tuple[Machine, bool]]:
         """The outcomes that a condition can have here; each state knows its own."""
+        if isinstance(value, StateOf) and isinstance(value.of, Scaler) and value.of.constructed:
+            return self.split(state, value.of.enabled)
         if isinstance(value, OpV):
             if value.op == "not":
                 return [(s, not truth) for s, truth in self.split(state, value.args[0])]

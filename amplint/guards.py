@@ -59,6 +59,9 @@ def literal(value: Value) -> bool | Literal:
         return _operator(value)
     if isinstance(value, Scaler):
         return True if value.constructed else (("none", value), False)
+    if isinstance(value, StateOf) and isinstance(value.of, Scaler):
+        # a scaler that is switched off has an empty state
+        return literal(value.of.enabled) if value.of.constructed else (("true", AttrOf(value.of, "enabled")), True)
     if isinstance(value, Sequence):
         return bool(value.items)
     if isinstance(value, (DictV, ListV)):

@@ -178,6 +178,8 @@ def _scaler(unit: Unit, event: Event) -> Verdicts:
     arguments = event.details["arguments"]
     first = arguments[0] if arguments else None
     if event.details["callee"] not in _GENERIC_SCALERS:
+        if event.scaler is not None and event.scaler.flavour == "sharded":
+            return
         if isinstance(first, Const) and isinstance(first.value, str):
             yield "the first place of torch.cuda.amp.GradScaler is the initial scale, and a string stands there", None
         elif _is_flag(unit, first):

@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import argument_text, under_condition
 from amplint.rule import Fault, FixPlan, Rule, Site
-from amplint.values import Const, ItemOf, OpV, Result, Scaler, Value
+from amplint.values import FALSE, Const, ItemOf, OpV, Result, Scaler, StateOf, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -118,7 +118,7 @@ class ScalerLoadUnguarded(Rule):
                 continue
             loads.setdefault(event.site.identity, scaler)
             built = unit.site_of(scaler)
-            if built is None or isinstance(scaler.enabled, Const) or _is_tried(event.site):
+            if built is None or not _can_be_empty(scaler, event.details["value"]) or _is_tried(event.site):
                 continue
             if _is_guarded(event, scaler):
                 continue
@@ -141,6 +141,13 @@ class ScalerLoadUnguarded(Rule):
                     unit.assumptions(event),
                     unit.confidence(loaded),
                 )
+
+
+def _can_be_empty(scaler: Scaler, state: Value) -> bool:
+    """Whether a run with other flags, or a scaler in sight that is off, leaves an empty state for one that is on."""
+    if isinstance(state, StateOf) and isinstance(state.of, Scaler) and state.of.enabled is FALSE:
+        return scaler.enabled is not FALSE
+    return not isinstance(scaler.enabled, Const)
 
 
 def _is_guarded(event: Event, scaler: Scaler) -> bool:

@@ -134,7 +134,7 @@ def _forgotten(unit: Unit) -> Iterator[Fault]:
     functions: set[int] = set()
     for _, _, event in unit.events("load_state"):
         step = driven.get(event.details["of"])
-        if step is None or isinstance(event.details["value"], StateOf) or id(function_of(event.site)) in functions:
+        if step is None or _is_rollback(event) or id(function_of(event.site)) in functions:
             continue
         functions.add(id(function_of(event.site)))
         yield Fault(
@@ -149,6 +149,14 @@ def _forgotten(unit: Unit) -> Iterator[Fault]:
             unit.confidence(step.scaler, step.optimizer),
             _fix(event, saved, step),
         )
+
+
+def _is_rollback(load: Event) -> bool:
+    """Whether an optimizer gets its own earlier state back, or that of another one without a checkpoint between."""
+    state = load.details["value"]
+    if isinstance(state, StateOf) and state.of is load.details["of"]:
+        return True
+    return argument_text(load.site).endswith(".state_dict()")
 
 
 def _saved_with_optimizer(unit: Unit) -> Event | None:
