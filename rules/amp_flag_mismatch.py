@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import libcst as cst
+
 from amplint import guards
 from amplint.finding import Confidence, Severity
-from amplint.rule import Fault, Rule
-from amplint.values import AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
+from amplint.layout import function_of, same_function
+from amplint.rule import Fault, Rule, Site
+from amplint.values import TRUE, AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -114,7 +117,7 @@ def _two_flags(unit: Unit) -> Iterator[Fault]:
     """A plain backward out of a float16 region that is on, while the scaler is off by a flag of its own."""
     for trace, position, event in unit.events("construct_scaler"):
         scaler = event.scaler
-        if scaler is None or isinstance(scaler.enabled, Const):
+        if scaler is None or scaler.enabled is TRUE:
             continue
         for later, backward in enumerate(trace.events[position:], position):
             if backward.kind != "backward" or backward.scaler is not None or "framework" in backward.details:
@@ -122,9 +125,12 @@ def _two_flags(unit: Unit) -> Iterator[Fault]:
             if unit.can_hold(scaler.enabled, backward.assume, trace):
                 continue
             region = _float16_region(unit, trace, later)
-            if region is None or not _independent(scaler.enabled, region.details["context"].details.enabled):
+            if region is None:
                 continue
             condition = region.details["context"].details.enabled
+            passed = _passed_apart(event.site, unit.site_of(region.details["context"]))
+            if not passed and not _independent(scaler.enabled, condition):
+                continue
             yield Fault(
                 event.site,
                 "the scaler obeys another flag than autocast: float16 can run without a loss scale",
@@ -162,6 +168,27 @@ def _independent(first: Value, second: Value) -> bool:
     if not mine or not theirs or mine & theirs:
         return False
     return all(_is_flag(leaf) and not _MACHINE.search(guards.describe(leaf)) for leaf in mine | theirs)
+
+
+def _passed_apart(scaler: Site, region: Site | None) -> bool:
+    """Whether both sides are given parameters of one function as they came in, and not the same ones."""
+    if region is None or not same_function(scaler, region):
+        return False
+    function = function_of(scaler)
+    if not isinstance(function, cst.FunctionDef):
+        return False
+    given = {param.name.value for param in (*function.params.params, *function.params.kwonly_params)}
+    mine, theirs = _enabled_by(scaler), _enabled_by(region)
+    return mine != theirs and {mine, theirs} <= given
+
+
+def _enabled_by(site: Site) -> str:
+    """The variable that `enabled=` is given, "" where it is anything else."""
+    if isinstance(site.node, cst.Call):
+        for arg in site.node.args:
+            if arg.keyword is not None and arg.keyword.value == "enabled" and isinstance(arg.value, cst.Name):
+                return arg.value.value
+    return ""
 
 
 def _leaves(value: Any) -> Iterator[Value]:
