@@ -97,6 +97,7 @@ _OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
     (("--verify", "verifying"), _FLAG, "Execute the flagged statements to confirm findings."),
     (("--device",), {"metavar": "DEVICE"}, "Where to verify: auto, cpu, cuda or cuda:N.  [default: auto]"),
     (("--keep-replay",), {"type": _PATH, "metavar": "DIR"}, "Keep what was executed, as runnable files."),
+    (("--no-sandbox",), _FLAG, "Verify in a plain process, where the system offers no sandbox."),
     (("--exclude",), _PATTERNS, "Leave these out instead of the default folders."),
     (("--extend-exclude",), _PATTERNS, "Leave these out besides the excluded ones."),
     (("--force-exclude",), _FLAG, "Leave excluded files out even where they are named."),
@@ -106,6 +107,7 @@ _OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
     (("--exit-zero",), _FLAG, "Exit with 0 in spite of findings."),
     (("--statistics",), _FLAG, "Show how often each rule was broken, not where."),
     (("--stdin-filename",), {"type": _FILE}, "The name of what is read from standard input (-)."),
+    (("--show-settings",), _FLAG, "Show the settings that govern the paths, and check nothing."),
     (("--config",), {"type": _FILE}, "Use this configuration file for all files."),
     (("--isolated",), _FLAG, "Use no configuration file."),
     (("--color",), {"type": _COLOR, "default": "auto"}, "When to use colors.  [default: auto]"),
@@ -161,7 +163,7 @@ def explain(rule: str, form: str, color: str) -> None:
 
 
 @cli.command()
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
 @click.option("--color", type=_COLOR, default="auto", show_default=True)
 def rules(form: str, color: str) -> None:
     """List all rules: code, name, severity, fix, and how they are confirmed."""
@@ -169,8 +171,18 @@ def rules(form: str, color: str) -> None:
 
     if form == "json":
         click.echo(json.dumps([pages.row(rule) for rule in registry.all_rules()], indent=2))
+    elif form == "markdown":
+        click.echo(pages.markdown_table(registry.all_rules()), nl=False)
     else:
         click.echo(pages.table(registry.all_rules()), nl=False, color=use_color(color, sys.stdout))
+
+
+@cli.command("config-schema")
+def config_schema() -> None:
+    """Print the JSON schema of the configuration."""
+    from amplint.schema import as_json
+
+    click.echo(as_json(), nl=False)
 
 
 def _checked(paths: tuple[Path, ...], options: Mapping[str, Any]) -> int:
@@ -179,6 +191,11 @@ def _checked(paths: tuple[Path, ...], options: Mapping[str, Any]) -> int:
 
     arguments = Arguments(paths, **{key: options[key] for key in Arguments.__slots__ if key != "paths"})
     try:
+        if options["show_settings"]:
+            from amplint.effective import described
+
+            click.echo(described(paths or (Path(),), _configuration(options)), nl=False)
+            return 0
         return Session(arguments, _configuration(options)).run()
     except ConfigError as error:
         raise Failure(str(error)) from None
@@ -208,8 +225,9 @@ def _configuration(options: Mapping[str, Any]) -> Configuration:
     for key in ("exclude", "extend_exclude", "keep_replay"):
         if options[key] is not None:
             overrides[key] = options[key]
-    if options["force_exclude"]:
-        overrides["force_exclude"] = True
+    for key in ("force_exclude", "no_sandbox"):
+        if options[key]:
+            overrides[key] = True
     return config.Configuration(overrides, selection, options["config"], options["isolated"])
 
 

@@ -6,7 +6,7 @@ Every file has the settings of the nearest configuration above it; the command l
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -64,7 +64,8 @@ class Settings:
 
     `root` is the folder that relative paths and patterns of the configuration refer to; `source` the file
     the configuration was read from. A `min_severity` of None means warning, but a rule that was selected by
-    its own code or name is shown whatever its severity.
+    its own code or name is shown whatever its severity. `no_sandbox` is no TOML key: a repository has no say in
+    how its own code is confined.
     """
 
     root: Path = field(default_factory=Path.cwd)
@@ -84,6 +85,7 @@ class Settings:
     device: str = "auto"
     force_exclude: bool = False
     keep_replay: Path | None = None
+    no_sandbox: bool = False
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -238,22 +240,67 @@ def device(value: object) -> str:
     return text
 
 
-_READERS: Mapping[str, Callable[[object], object]] = {
-    "select": _selectors,
-    "extend-select": _selectors,
-    "ignore": _selectors,
-    "per-file-ignores": _per_file,
-    "exclude": _strings,
-    "extend-exclude": _strings,
-    "torch": torch_version,
-    "min-severity": severity,
-    "min-confidence": confidence,
-    "baseline": lambda value: Path(_string(value)),
-    "scaler-factories": _strings,
-    "optimizer-factories": _strings,
-    "clip-functions": _strings,
-    "backward-functions": _strings,
-    "device": device,
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One TOML key: how its value is read, the JSON schema of the value, and what it is for (in Markdown)."""
+
+    read: Callable[[object], object]
+    schema: Mapping[str, Any]
+    meaning: str
+
+
+_LIST_OF_STRINGS: Mapping[str, Any] = {"type": "array", "items": {"type": "string"}}
+_LIST_OF_RULES: Mapping[str, Any] = {"type": "array", "items": {"$ref": "#/definitions/rule"}}
+
+
+def _one_of(names: Iterable[object]) -> Mapping[str, Any]:
+    return {"enum": [str(name) for name in names]}
+
+
+#: every key there is, in the order in which they are documented
+KEYS: Mapping[str, Key] = {
+    "select": Key(_selectors, _LIST_OF_RULES, "The rules that run: codes, prefixes of codes, names, or `ALL`."),
+    "extend-select": Key(_selectors, _LIST_OF_RULES, "Rules that run besides the selected ones."),
+    "ignore": Key(_selectors, _LIST_OF_RULES, "Rules that do not run."),
+    "per-file-ignores": Key(
+        _per_file,
+        {"type": "object", "additionalProperties": _LIST_OF_RULES},
+        "Rules that do not run on files that match a pattern; patterns are written as in `.gitignore`.",
+    ),
+    "min-severity": Key(
+        severity,
+        _one_of(Severity),
+        "Findings are shown from this severity on. Without it that is `warning`, but a rule that is selected by its "
+        "own code or name is always shown.",
+    ),
+    "min-confidence": Key(confidence, _one_of(Confidence), "Findings are shown from this confidence on."),
+    "exclude": Key(_strings, _LIST_OF_STRINGS, "Files and folders to leave out, instead of the default ones."),
+    "extend-exclude": Key(_strings, _LIST_OF_STRINGS, "Files and folders to leave out besides the excluded ones."),
+    "torch": Key(
+        torch_version,
+        {"type": "string", "examples": ["2.4", ">=2.3,<3"]},
+        "The lowest torch version that the code is written for; without it, the lowest that the project depends on.",
+    ),
+    "baseline": Key(
+        lambda value: Path(_string(value)), {"type": "string"}, "A file of known findings, which are not shown."
+    ),
+    "scaler-factories": Key(
+        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that return a `GradScaler`."
+    ),
+    "optimizer-factories": Key(
+        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that return an optimizer."
+    ),
+    "clip-functions": Key(
+        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that clip gradients."
+    ),
+    "backward-functions": Key(
+        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that run the backward pass of a loss."
+    ),
+    "device": Key(
+        device,
+        {"type": "string", "pattern": r"^(auto|cpu|cuda(:[0-9]+)?)$"},
+        "Where findings are verified: `auto`, `cpu`, `cuda` or `cuda:N`.",
+    ),
 }
 _SELECTION = {name.replace("_", "-"): name for name in (f.name for f in fields(Selection))}
 
@@ -264,11 +311,11 @@ def settings_from(table: Mapping[str, object], root: Path, source: Path | None) 
     layer: dict[str, Any] = {}
     for key, value in table.items():
         where = f"{source}: " if source else ""
-        reader = _READERS.get(key)
-        if reader is None:
-            raise ConfigError(f"{where}unknown key {key!r}{suggestion(key, list(_READERS))}")
+        known = KEYS.get(key)
+        if known is None:
+            raise ConfigError(f"{where}unknown key {key!r}{suggestion(key, list(KEYS))}")
         try:
-            read = reader(value)
+            read = known.read(value)
         except ConfigError as error:
             raise ConfigError(f"{where}{key}: {error}") from None
         if key in _SELECTION:

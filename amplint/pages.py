@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from click import style
@@ -87,6 +87,20 @@ def table(rules: Sequence[Rule]) -> str:
         for rule in rules
     ]
     return _columns(["code", "name", "severity", "fix", "confirmed by", "what it reports"], rows)
+
+
+def markdown_table(rules: Iterable[Rule], link: Callable[[Rule], str] = lambda rule: rule.url) -> str:
+    """All rules as a Markdown table; `link` is where a rule's name leads to."""
+    lines = [
+        "| code | name | severity | fix | confirmed by | what it reports |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for rule in rules:
+        summary = rule.summary.replace("|", "\\|")
+        name = f"[{rule.name}]({link(rule)})"
+        cells = [rule.code, name, rule.severity, rule.fix or "–", rule.confirmed_by, summary]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, ""])
 
 
 def verdicts(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from amplint.fix import Fixed
 
 #: what a first argument that is no path may have been meant to be
-COMMANDS = ("check", "verify", "explain", "rules")
+COMMANDS = ("check", "verify", "explain", "rules", "config-schema", "server")
 
 
 @dataclass(frozen=True, slots=True)

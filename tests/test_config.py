@@ -180,3 +180,54 @@ def test_mistakes_end_with_status_2_and_no_traceback(here: Path, amplint: Amplin
     assert result.status == 2
     assert "did you mean 'select'?" in result.err
     assert "Traceback" not in result.err
+
+
+# -- showing -----------------------------------------------------------------------------------------
+
+
+def test_settings_that_are_shown_can_be_used_again(here: Path, amplint: Amplint) -> None:
+    (here / "amplint.toml").write_text(
+        """
+        select = ["AMP2", "AMP601"]
+        ignore = ["AMP203"]
+        per-file-ignores = {"tests/*" = ["AMP201"], "odd \\"name\\"" = ["AMP1"]}
+        torch = "2.4"
+        min-confidence = "low"
+        """
+    )
+    result = amplint("check", "--show-settings", "--ignore", "AMP201", "--min-severity", "info", ".")
+    assert result.status == 0, result.err
+    assert f"# .: from {here / 'amplint.toml'}\n" in result.out
+    (here / "again").mkdir()
+    shown = settings(result.out, here / "again")
+    said = read_config(here / "amplint.toml")
+    assert {rule.code for rule in shown.enabled_rules()} >= {"AMP202", "AMP601"}
+    assert "AMP201" not in {rule.code for rule in shown.enabled_rules()}
+    assert (shown.per_file_ignores, shown.torch, shown.min_confidence) == (
+        said.per_file_ignores,
+        said.torch,
+        said.min_confidence,
+    )
+
+
+def test_settings_are_shown_once_per_configuration_and_nothing_is_checked(here: Path, amplint: Amplint) -> None:
+    for name in ("a", "b"):
+        (here / name).mkdir()
+        (here / name / "x.py").write_text(CLIPPED)
+    (here / "b" / "amplint.toml").write_text('torch = "2.5"\n')
+    result = amplint("--show-settings", "a", "a/x.py", "b")
+    assert result.status == 0
+    assert "# a, a/x.py: from no configuration file\n" in result.out
+    assert f"# b: from {here / 'b' / 'amplint.toml'}\n" in result.out
+    assert result.out.count("\nselect = ") == 2
+    assert 'torch = "2.5"' in result.out
+
+
+def test_only_the_command_line_leaves_the_sandbox_out(here: Path, amplint: Amplint) -> None:
+    (here / "a.py").write_text("x = 1\n")
+    assert amplint("verify", "--no-sandbox", "a.py").status == 0
+    (here / "amplint.toml").write_text("no-sandbox = true\n")
+    result = amplint("a.py")
+    assert result.status == 2
+    assert "unknown key 'no-sandbox'" in result.err
+    assert Configuration({"no_sandbox": True}).for_folder(here.parent).no_sandbox
