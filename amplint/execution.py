@@ -1542,7 +1542,8 @@ class Executor:
         state.count += 1
         state.trace = (state.trace, event)
         met = tuple((o, g.kind, g.maybe, g.stale is None, g.leftover, g.window > 1) for o, g in known.items())
-        self.observe((kind, id(site.node), met, fields.get("stage"), tuple(r.context for r in state.regions)), state)
+        caller = id(state.calls[-1].node) if state.calls else None
+        self.observe((kind, id(site.node), caller, met, fields.get("stage"), tuple(r.context for r in state.regions)), state)
         if kind in _PENDING_EVENTS or (kind == "load_state" and "scaler" in fields) or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values())):
             state.signature = state.signature | {(kind, id(site.node), met)}
         return event

@@ -10,7 +10,7 @@ from amplint.finding import Severity
 from amplint.layout import block_of, enclosing
 from amplint.protocol import counts_batches
 from amplint.rule import Fault, Rule, Site
-from amplint.values import Const
+from amplint.values import Const, OpV
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -107,7 +107,11 @@ class IncompleteWindowDropped(Rule):
             backward = gradients.last
             if gradients.kind not in ("S", "U", "M") or backward is None or len(step.loops) < len(backward.loops):
                 continue
-            atoms = [atom for atom in step.assume if counts_batches(atom) and atom not in _before(gradients)]
+            decided = [atom for atom in step.assume if atom not in _before(gradients)]
+            if any(isinstance(atom[1], OpV) and atom[1].op in ("or", "and") for atom in decided):
+                # the boundary is not the only way to the step
+                continue
+            atoms = [atom for atom in decided if counts_batches(atom)]
             guard = _guard(step)
             if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
                 continue
@@ -133,6 +137,10 @@ def _reaches_the_end(unit: Unit, step: Event, backward: Event, atoms: list[Any])
         if len(other.loops) < len(backward.loops):
             return True
         if any(other.assume.get(atom, step.assume[atom]) is not step.assume[atom] for atom in atoms):
+            return True
+        met = {atom[0] for atom in other.assume if counts_batches(atom) and atom not in _before(other.state)}
+        if met and met.isdisjoint({atom[0] for atom in atoms}):
+            # another condition leads to it as well: `or i == len(loader) - 1`
             return True
     return False
 
