@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
-from amplint.needles import CASTS_TO_HALF, OPENS_REGION
-from amplint.rule import Fault, Rule
+from amplint.finding import Confidence, Severity
+from amplint.needles import CASTS_TO_HALF
+from amplint.precision import Fact, Number, Tensor, Value, facts_of
+from amplint.rule import Fault, Rule, Site
+from amplint.values import Const, Optimizer
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
 
-#: how a number below 6e-8 is usually written
-_SMALL = tuple(b"e-" + power for power in (b"08", b"09", b"8", b"9", b"1", b"2", b"3"))
+#: below half of the smallest float16 number, 2**-24, a constant is rounded to zero
+SMALLEST = 2.0**-25
+_BOUNDS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip"})
 
 
 class HalfEpsilon(Rule):
@@ -109,10 +112,71 @@ class HalfEpsilon(Rule):
     code = "AMP404"
     name = "half-epsilon"
     severity = Severity.WARNING
-    needles = ((b"autocast", b".half()", b"HalfTensor"), (*OPENS_REGION, *CASTS_TO_HALF), (*_SMALL, b"Adam"))
+    needles = (
+        (b"autocast", b".half()", b"HalfTensor"),
+        (b"autocast", *CASTS_TO_HALF),
+        (b"e-", b"eps", b"Adam", b"clamp"),
+    )
     confirmed_by = "state"
     yields_to = ("AMP401",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for fact in facts_of(unit.env):
+            tensor, constant = _meeting(fact)
+            if not isinstance(tensor, Tensor) or tensor.dtype != "float16" or not isinstance(constant, Number):
+                continue
+            if constant.value is not None and 0 < abs(constant.value) < SMALLEST:
+                yield Fault(
+                    Site(unit.source, fact.node),
+                    f"{constant.value:g} is zero in float16, so that it protects from nothing here",
+                    confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
+                )
+        yield from _optimizers(unit)
+
+
+def _meeting(fact: Fact) -> tuple[Value, Value]:
+    """The tensor, and the constant that keeps it away from zero."""
+    if fact.kind == "binary" and fact.operation in ("+", "-"):
+        first, second = fact.arguments
+        return (first, second) if isinstance(first, Tensor) else (second, first)
+    name = fact.operation.rpartition(".")[2]
+    if fact.kind == "call" and name in _BOUNDS:
+        operands = [fact.receiver, *fact.arguments] if isinstance(fact.receiver, Tensor) else list(fact.arguments)
+        given = fact.keywords.get("min", operands[1] if len(operands) > 1 else None)
+        return (operands[0] if operands else None), given
+    if fact.kind == "call" and name == "add" and isinstance(fact.receiver, Tensor) and fact.arguments:
+        return fact.receiver, fact.arguments[0]
+    return None, None
+
+
+def _optimizers(unit: Unit) -> Iterator[Fault]:
+    """Adam over weights that were cast to half: its eps is added to square roots of half tensors."""
+    for trace, position, event in unit.events("construct_optimizer"):
+        if not event.details["callee"].rpartition(".")[2].startswith("Adam") or not isinstance(
+            event.optimizer, Optimizer
+        ):
+            continue
+        eps = event.details["keywords"].get("eps", Const.of(1e-8))
+        owners = event.optimizer.owners
+        if (
+            owners is None
+            or not isinstance(eps, Const)
+            or not isinstance(eps.value, float)
+            or not 0 < eps.value < SMALLEST
+        ):
+            continue
+        casts = [
+            e
+            for e in trace.events[:position]
+            if e.kind == "cast" and unit.overlap(owners, frozenset((e.details["target"],)))
+        ]
+        stepped = any(
+            e.kind in ("step", "opt_step") and e.optimizer is event.optimizer for e in trace.events[position:]
+        )
+        if stepped and casts and casts[-1].details["dtype"] == "float16":
+            yield Fault(
+                event.site,
+                f"eps of {eps.value:g} is zero for weights in float16; a weight without a gradient becomes NaN",
+                ((casts[-1].site, "the model is cast here"),),
+            )

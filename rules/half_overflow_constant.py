@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
-from amplint.needles import CASTS_TO_HALF, OPENS_REGION
-from amplint.rule import Fault, Rule
+from amplint.finding import Confidence, Severity
+from amplint.needles import CASTS_TO_HALF
+from amplint.precision import Fact, Number, Tensor, Value, facts_of
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
 
-#: how a number beyond 65504 is usually written
-_LARGE = (
-    *(f"{digit}e{power}".encode() for digit in "0123456789" for power in "123456789"),
-    *(b"e+", b"00000", b"99999", b"2**", b"2 **", b"finfo"),
-)
+#: the largest number of float16
+LARGEST = 65504
+_FILLS = frozenset(["masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "index_fill", "index_fill_"])
 
 
 class HalfOverflowConstant(Rule):
@@ -116,13 +116,39 @@ class HalfOverflowConstant(Rule):
     severity = Severity.WARNING
     needles = (
         (b"autocast", b".half()", b"HalfTensor"),
-        (*OPENS_REGION, *CASTS_TO_HALF),
+        (b"autocast", *CASTS_TO_HALF),
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
-        _LARGE,
     )
     fix = "unsafe"
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for fact in facts_of(unit.env):
+            tensor, constant = _meeting(fact)
+            if not isinstance(tensor, Tensor) or tensor.dtype != "float16" or not isinstance(constant, Number):
+                continue
+            value = constant.value
+            if value is not None and LARGEST < abs(value) < math.inf:
+                yield Fault(
+                    Site(unit.source, fact.node),
+                    f"{value:g} does not fit into a float16 tensor, whose largest number is {LARGEST:g}",
+                    confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
+                )
+
+
+def _meeting(fact: Fact) -> tuple[Value, Value]:
+    """The tensor and the constant that an operation writes into it."""
+    if fact.kind == "setitem":
+        return fact.receiver, fact.arguments[0]
+    if fact.kind != "call":
+        return None, None
+    operands = [fact.receiver, *fact.arguments] if isinstance(fact.receiver, Tensor) else list(fact.arguments)
+    name = fact.operation.rpartition(".")[2]
+    if name in _FILLS and operands:
+        given = fact.keywords.get("value", fact.keywords.get("fill_value", operands[-1]))
+        return operands[0], given
+    if name == "where" and len(operands) == 3:
+        first, second = (operands[0], operands[2]) if isinstance(fact.receiver, Tensor) else (operands[1], operands[2])
+        return (first, second) if isinstance(first, Tensor) else (second, first)
+    return None, None

@@ -5,12 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
-from amplint.needles import CASTS_TO_HALF, OPENS_REGION
-from amplint.rule import Fault, Rule
+from amplint.finding import Confidence, Severity
+from amplint.needles import CASTS_TO_HALF
+from amplint.precision import Fact, Tensor, facts_of
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+
+_FFT_HELPERS = frozenset({"fftshift", "ifftshift", "fftfreq", "rfftfreq"})
+_LINALG_OF_ANY_DTYPE = frozenset(
+    {"norm", "vector_norm", "matrix_norm", "multi_dot", "matmul", "cross", "vecdot", "diagonal"}
+)
+_OPERATORS = frozenset(
+    [
+        "stft",
+        "istft",
+        "cholesky",
+        "cholesky_inverse",
+        "cholesky_solve",
+        "svd",
+        "inverse",
+        "det",
+        "logdet",
+        "slogdet",
+        "qr",
+        "lstsq",
+        "pinverse",
+        "lu",
+        "lu_solve",
+        "matrix_exp",
+        "symeig",
+        "eig",
+        "geqrf",
+        "ormqr",
+        "triangular_solve",
+    ]
+)
 
 
 class HalfUnsupportedOp(Rule):
@@ -103,12 +134,39 @@ class HalfUnsupportedOp(Rule):
     severity = Severity.WARNING
     needles = (
         (b"autocast", b".half()", b"HalfTensor"),
-        (*OPENS_REGION, *CASTS_TO_HALF),
-        (b"fft", b"linalg", b"cholesky", b"svd", b"eig", b"inverse", b"qr(", b"lstsq", b"det("),
+        (b"autocast", *CASTS_TO_HALF),
+        (b"fft", b"linalg", b"cholesky", b"svd", b"eig", b"inver", b"qr(", b"lstsq", b"det(", b"lu", b"matrix_exp"),
     )
     fix = "unsafe"
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for fact in facts_of(unit.env):
+            if fact.kind != "call" or not is_unsupported(fact):
+                continue
+            operands = [v for v in fact.operands if isinstance(v, Tensor)]
+            first = operands[0] if operands else None
+            if first is None or first.dtype not in ("float16", "bfloat16"):
+                continue
+            if fact.operation.endswith("stft") and any(v.dtype == "float32" for v in operands[1:]):
+                # the product with the window is fp32
+                continue
+            name = fact.operation.removeprefix("torch.")
+            yield Fault(
+                Site(unit.source, fact.node),
+                f"{name} is given a {first.dtype} tensor, for which it is not (fully) implemented",
+                confidence=Confidence.HIGH if first.sure else Confidence.MEDIUM,
+            )
+
+
+def is_unsupported(fact: Fact) -> bool:
+    """Whether an operator has no 16-bit kernel, or one for some sizes only."""
+    package, _, name = fact.operation.rpartition(".")
+    if package == "torch.fft":
+        return name not in _FFT_HELPERS
+    if package == "torch.linalg":
+        return name not in _LINALG_OF_ANY_DTYPE
+    if package == "" and not isinstance(fact.receiver, Tensor):
+        return False
+    return package in ("", "torch") and name in _OPERATORS
