@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def following(trace: Trace, position: int, optimizer: Value | None, *kinds: str) -> Iterator[Event]:
     """Later events of these kinds that concern an optimizer, in order."""
     for event in trace.events[position + 1 :]:
-        if event.kind in kinds and (event.optimizer is optimizer or (event.optimizer is None and optimizer in event.before)):
+        if event.kind in kinds and (
+            event.optimizer is optimizer or (event.optimizer is None and optimizer in event.before)
+        ):
             yield event
 
 
@@ -41,7 +43,7 @@ def between(trace: Trace, start: int, end: int, kind: str) -> list[Event]:
 
 def same_round(first: Event, second: Event) -> bool:
     """Whether two events happen in the same iteration of every loop that is around both."""
-    return all(a == b for a, b in zip(first.loops, second.loops) if a[0] == b[0])
+    return all(a == b for a, b in zip(first.loops, second.loops, strict=False) if a[0] == b[0])
 
 
 def counts_batches(atom: Any) -> bool:
@@ -65,7 +67,7 @@ def _is_counter(value: Value) -> bool:
 
 
 def inside_window(unit: Unit, event: Event, optimizer: Value | None) -> bool:
-    """Whether the path to an event has passed a batch that is no boundary: where a step of the optimizer was left out."""
+    """Whether the path to an event passed a batch that is no boundary, where a step of the optimizer was left out."""
     for _, _, step in unit.events("step"):
         if optimizer is None or step.optimizer is optimizer:
             for atom, outcome in step.assume.items():
@@ -75,8 +77,11 @@ def inside_window(unit: Unit, event: Event, optimizer: Value | None) -> bool:
 
 
 def excluded_by_flag(first: dict[Any, bool], second: dict[Any, bool]) -> bool:
-    """Whether two paths exclude each other by a flag: something that a person sets, no counter and no measured value."""
-    return any(second.get(atom, outcome) is not outcome and not counts_batches(atom) and _is_flag(atom) for atom, outcome in first.items())
+    """Whether two paths exclude each other by a flag: something that a person sets, no counter, no measured value."""
+    return any(
+        second.get(atom, outcome) is not outcome and not counts_batches(atom) and _is_flag(atom)
+        for atom, outcome in first.items()
+    )
 
 
 def _is_flag(atom: Any) -> bool:
@@ -104,9 +109,9 @@ def right_elsewhere(unit: Unit, event: Event, *kinds: str) -> bool:
     The code then knows of both cases; if the flags of two such places disagree, that is no matter of this event.
     """
     for _, _, other in unit.events(*kinds):
-        if other.scaler is not None and excluded_by_flag(event.assume, other.assume):
-            if other.optimizer is event.optimizer or any(optimizer in other.before for optimizer in event.before):
-                return True
+        shared = other.optimizer is event.optimizer or any(optimizer in other.before for optimizer in event.before)
+        if shared and other.scaler is not None and excluded_by_flag(event.assume, other.assume):
+            return True
     return False
 
 
@@ -119,18 +124,20 @@ def passed_updates(unit: Unit, jump: Event, scaler: Scaler | None) -> bool:
         if update.scaler is not scaler:
             continue
         for site in (update.site, *update.calls):
-            if same_function(site, jump.site) and (scope is None or _inside(site, scope)):
-                if kind == "except" or _comes_after(site, jump.site):
-                    return True
+            left_out = same_function(site, jump.site) and (scope is None or _inside(site, scope))
+            if left_out and (kind == "except" or _comes_after(site, jump.site)):
+                return True
     return False
 
 
 def consumed_scaled(trace: Trace, position: int, event: Event) -> tuple[Gradients, Event] | None:
-    """The scaled gradients that an event meets for certain, with the `unscale_` or `step` that takes them afterwards."""
+    """The scaled gradients that an event surely meets, with the `unscale_` or `step` that takes them afterwards."""
     for optimizer, gradients in event.before.items():
         if gradients.kind != "S" or gradients.last is None:
             continue
-        if gradients.maybe and any(e.kind == "unscale_" and e.index > gradients.last.index for e in trace.events[:position]):
+        if gradients.maybe and any(
+            e.kind == "unscale_" and e.index > gradients.last.index for e in trace.events[:position]
+        ):
             continue
         for later in trace.events[position + 1 :]:
             if later.kind in ("unscale_", "step") and later.scaler is gradients.scaler:
@@ -157,7 +164,11 @@ def _comes_after(site: Site, other: Site) -> bool:
 def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> str:
     """How a scaler is written in the function around a site; "" where it is not."""
     for event in trace.events:
-        if event.scaler is scaler and event.kind in ("scale", "unscale_", "step", "update") and same_function(event.site, near):
+        if (
+            event.scaler is scaler
+            and event.kind in ("scale", "unscale_", "step", "update")
+            and same_function(event.site, near)
+        ):
             text = receiver_text(event.site)
             if is_plain_path(text):
                 return text
@@ -186,7 +197,11 @@ def derived_from_grad(value: Value) -> bool:
         if current in seen:
             continue
         seen.add(current)
-        if isinstance(current, Result) and isinstance(current.callee, Ext) and current.callee.dotted.endswith("autograd.grad"):
+        if (
+            isinstance(current, Result)
+            and isinstance(current.callee, Ext)
+            and current.callee.dotted.endswith("autograd.grad")
+        ):
             return True
         waiting.extend(parts_of_value(current))
     return False

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
 
 
-
 class AccumulatedLossNotAveraged(Rule):
     """Micro-batches of an accumulation window are summed, and nothing divides by their number.
 
@@ -95,7 +94,13 @@ class AccumulatedLossNotAveraged(Rule):
         for trace, position, step in unit.events("step"):
             gradients = step.state
             first, last = gradients.origin, gradients.last
-            if gradients.kind not in ("S", "U") or gradients.maybe or first is None or last is None or first.kind != "backward":
+            if (
+                gradients.kind not in ("S", "U")
+                or gradients.maybe
+                or first is None
+                or last is None
+                or first.kind != "backward"
+            ):
                 continue
             if first.site.identity != last.site.identity or same_round(first, last):
                 continue
@@ -127,8 +132,12 @@ def _is_mean(value: Value) -> bool:
         return callee.name == "mean"
     if isinstance(callee, Ext):
         name = callee.dotted
-        return name == "torch.mean" or (name.startswith("torch.nn.functional.") and ("loss" in name or "entropy" in name))
-    return isinstance(callee, Net) and callee.constructor.startswith("torch.nn.") and callee.constructor.endswith("Loss")
+        return name == "torch.mean" or (
+            name.startswith("torch.nn.functional.") and ("loss" in name or "entropy" in name)
+        )
+    return (
+        isinstance(callee, Net) and callee.constructor.startswith("torch.nn.") and callee.constructor.endswith("Loss")
+    )
 
 
 def _reduction(arguments: tuple[Value, ...]) -> str:

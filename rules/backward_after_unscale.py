@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from amplint.values import Value
 
 
-
 class BackwardAfterUnscale(Rule):
     """A scaled backward runs after `unscale_` and before `step`, so scaled and unscaled gradients add up.
 

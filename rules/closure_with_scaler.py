@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class ClosureWithScaler(Rule):
     """`scaler.step` is given a closure, which an enabled scaler cannot support.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
+
 from amplint.finding import Severity
 from amplint.layout import block_of, enclosing
 from amplint.protocol import counts_batches
@@ -15,7 +16,6 @@ from amplint.values import Const, OpV
 if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event, Gradients
-
 
 
 class IncompleteWindowDropped(Rule):
@@ -150,7 +150,11 @@ def _fits(step: Event, atoms: list[Any]) -> bool:
     loop = enclosing(step.site, cst.For)
     if not isinstance(loop, cst.For) or not isinstance(loop.iter, cst.Call) or not isinstance(loop.iter.func, cst.Name):
         return False
-    if loop.iter.func.value != "range" or len(loop.iter.args) != 1 or not isinstance(loop.iter.args[0].value, cst.Integer):
+    if (
+        loop.iter.func.value != "range"
+        or len(loop.iter.args) != 1
+        or not isinstance(loop.iter.args[0].value, cst.Integer)
+    ):
         return False
     length = int(loop.iter.args[0].value.value)
     windows = [atom[2].value for atom in atoms if atom[0] == "mod" and isinstance(atom[2], Const)]

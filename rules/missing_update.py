@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.states import Event
 
 
-
 class MissingUpdate(Rule):
     """`scaler.step` is reached a second time with no `scaler.update()` in between.
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class MixedLossScale(Rule):
     """A scaled loss is added to an unscaled one, scaled twice, or its scaled value is thrown away.
 

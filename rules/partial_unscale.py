@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class PartialUnscale(Rule):
     """One clip covers the parameters of several optimizers, of which only some were unscaled.
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
 
 
-
 class ScaledGradientPenalty(Rule):
     """A gradient penalty is computed from gradients of a scaled output and never divided by the scale.
 
@@ -136,10 +135,42 @@ class _Use:
 
 
 _LINEAR = frozenset(
-    "sum mean view reshape flatten squeeze unsqueeze transpose permute t float double half to type contiguous clone expand "
-    "cpu cuda stack cat concat list tuple neg chunk split index_select gather requires_grad_ view_as".split()
+    {
+        "sum",
+        "mean",
+        "view",
+        "reshape",
+        "flatten",
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "permute",
+        "t",
+        "float",
+        "double",
+        "half",
+        "to",
+        "type",
+        "contiguous",
+        "clone",
+        "expand",
+        "cpu",
+        "cuda",
+        "stack",
+        "cat",
+        "concat",
+        "list",
+        "tuple",
+        "neg",
+        "chunk",
+        "split",
+        "index_select",
+        "gather",
+        "requires_grad_",
+        "view_as",
+    }
 )
-_PRODUCTS = frozenset("mul div multiply divide true_divide mul_ div_".split())
+_PRODUCTS = frozenset({"mul", "div", "multiply", "divide", "true_divide", "mul_", "div_"})
 
 
 def _uses(value: Value, output: Value, known: dict[Value, frozenset[_Use]]) -> frozenset[_Use]:
@@ -153,7 +184,9 @@ def _uses(value: Value, output: Value, known: dict[Value, frozenset[_Use]]) -> f
     else:
         inner = [(part, _uses(part, output, known)) for part in parts_of_value(value)]
         reached = [part for part, uses in inner if uses]
-        result = frozenset(changed for _, uses in inner for use in uses for changed in _through(value, use, len(reached)))
+        result = frozenset(
+            changed for _, uses in inner for use in uses for changed in _through(value, use, len(reached))
+        )
     known[value] = result
     return result
 

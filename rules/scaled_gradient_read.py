@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class ScaledGradientRead(Rule):
     """Gradients are read, or changed in a way that depends on their size, while they carry the loss scale.
 
@@ -139,10 +138,54 @@ class ScaledGradientRead(Rule):
 
 #: right under any scale: tests for infinities, copies, communication, and what does not look at the values
 _INDIFFERENT = frozenset(
-    "isnan isinf isfinite any all nonzero numel size dim clone detach cat stack chunk split flatten sign sign_ signbit "
-    "zeros_like ones_like empty_like full_like randn_like rand_like all_reduce all_reduce_ reduce broadcast all_gather "
-    "reduce_scatter record_stream data_ptr element_size is_contiguous type new bool count_nonzero is_nonzero "
-    "is_complex is_floating_point is_tensor isinstance id len".split()
+    {
+        "isnan",
+        "isinf",
+        "isfinite",
+        "any",
+        "all",
+        "nonzero",
+        "numel",
+        "size",
+        "dim",
+        "clone",
+        "detach",
+        "cat",
+        "stack",
+        "chunk",
+        "split",
+        "flatten",
+        "sign",
+        "sign_",
+        "signbit",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "full_like",
+        "randn_like",
+        "rand_like",
+        "all_reduce",
+        "all_reduce_",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "reduce_scatter",
+        "record_stream",
+        "data_ptr",
+        "element_size",
+        "is_contiguous",
+        "type",
+        "new",
+        "bool",
+        "count_nonzero",
+        "is_nonzero",
+        "is_complex",
+        "is_floating_point",
+        "is_tensor",
+        "isinstance",
+        "id",
+        "len",
+    }
 )
 #: changes that depend on the size of what is there
 _ADDING = frozenset({"add_", "sub_", "addcmul_", "addcdiv_", "lerp_", "nan_to_num_", "masked_fill_"})
@@ -163,10 +206,18 @@ def _harm(event: Event) -> str | None:
         return None if operation in _INDIFFERENT else "read"
     if operation == "item":
         # `grad[grad.isnan()] = 0` hides an overflow; an index that is no gradient selects rows
-        return "overwritten" if len(values) == 2 and isinstance(values[0], Grad) and not isinstance(values[1], Grad) else None
+        return (
+            "overwritten"
+            if len(values) == 2 and isinstance(values[0], Grad) and not isinstance(values[1], Grad)
+            else None
+        )
     if operation not in _ADDING or (operation in ("add_", "sub_") and values and isinstance(values[0], Grad)):
         return None
-    return "changed by a term of another size" if operation not in ("nan_to_num_", "masked_fill_") else "overwritten where they overflowed"
+    return (
+        "changed by a term of another size"
+        if operation not in ("nan_to_num_", "masked_fill_")
+        else "overwritten where they overflowed"
+    )
 
 
 def _undone(trace: Trace, event: Event) -> bool:
@@ -187,7 +238,9 @@ def _clipped_next(trace: Trace, position: int, consumer: Event) -> bool:
     for later in trace.events[position + 1 :]:
         if later.index >= consumer.index:
             return False
-        if later.kind == "clip" or (later.kind == "grad_write" and later.details["operation"] in ("mul_", "div_", "clamp_")):
+        if later.kind == "clip" or (
+            later.kind == "grad_write" and later.details["operation"] in ("mul_", "div_", "clamp_")
+        ):
             return True
     return False
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class ScalerMixup(Rule):
     """A loss is scaled by one scaler, and its gradients are unscaled or stepped by another.
 

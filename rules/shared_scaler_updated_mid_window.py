@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from amplint.states import Event
 
 
-
 class SharedScalerUpdatedMidWindow(Rule):
     """`scaler.update()` runs between the steps of two optimizers whose gradients carry the same scale.
 
@@ -112,7 +111,9 @@ class SharedScalerUpdatedMidWindow(Rule):
             if gradients.last.index > update.index:
                 # a backward ran under the new scale: the usual order of two halves
                 continue
-            first = next((o for o, stage in update.details["stages"] if o is not event.optimizer and stage == "stepped"), None)
+            first = next(
+                (o for o, stage in update.details["stages"] if o is not event.optimizer and stage == "stepped"), None
+            )
             if first is None:
                 continue
             yield Fault(
@@ -131,11 +132,16 @@ class SharedScalerUpdatedMidWindow(Rule):
 
 def _fix(unit: Unit, update: Event, later: Event) -> FixPlan | None:
     """Keep the last update of the iteration, where all of it stands in one block."""
-    if update.calls or later.calls or not same_block(update.site, later.site) or update.details["new_scale"] is not None:
+    if (
+        update.calls
+        or later.calls
+        or not same_block(update.site, later.site)
+        or update.details["new_scale"] is not None
+    ):
         return None
     start = update.site.module.place(update.site.node).line
     for _, _, other in unit.events("update"):
-        if other.scaler is update.scaler and same_block(other.site, update.site):
-            if other.site.module.place(other.site.node).line > start:
-                return FixPlan("safe", "remove the update() between the steps", (Change("delete", update.site),))
+        beside = other.scaler is update.scaler and same_block(other.site, update.site)
+        if beside and other.site.module.place(other.site.node).line > start:
+            return FixPlan("safe", "remove the update() between the steps", (Change("delete", update.site),))
     return None

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from amplint.values import Value
 
 
-
 class SkippedUpdate(Rule):
     """A `continue`, `return`, `break` or swallowed exception leaves the step after `unscale_` and before `update()`.
 

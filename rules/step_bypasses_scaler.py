@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class StepBypassesScaler(Rule):
     """`optimizer.step()` is called on gradients that belong to a scaler, instead of `scaler.step(optimizer)`.
 
@@ -166,7 +165,13 @@ def _fix(unit: Unit, trace: Trace, event: Event, scaler: Scaler) -> FixPlan | No
     if event.state.kind in ("T", "N"):
         return FixPlan("unsafe", "remove the second step", (Change("delete", event.site),))
     name, optimizer = scaler_text(unit, trace, scaler, event.site), receiver_text(event.site)
-    if not name or not optimizer or event.details["arguments"] or event.details["keywords"] or argument_text(event.site):
+    if (
+        not name
+        or not optimizer
+        or event.details["arguments"]
+        or event.details["keywords"]
+        or argument_text(event.site)
+    ):
         return None
     change = Change("replace", event.site, f"{name}.step({optimizer})")
     return FixPlan("unsafe", f"step through {name}", (change,))

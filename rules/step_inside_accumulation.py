@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class StepInsideAccumulation(Rule):
     """`scaler.step` runs on every micro-batch although `zero_grad` belongs to an accumulation window.
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from amplint.values import Value
 
 
-
 class UnscaleInsideAccumulation(Rule):
     """`scaler.unscale_` runs on every micro-batch of a window whose `scaler.step` runs once at its end.
 
@@ -109,7 +108,12 @@ class UnscaleInsideAccumulation(Rule):
                 continue
             for optimizer, gradients in event.before.items():
                 unscaled = gradients.unscaled
-                if gradients.kind not in ("U", "L") or gradients.maybe or unscaled is None or same_round(unscaled, event):
+                if (
+                    gradients.kind not in ("U", "L")
+                    or gradients.maybe
+                    or unscaled is None
+                    or same_round(unscaled, event)
+                ):
                     continue
                 if not inside_window(unit, event, optimizer) or _bypassed(trace, unscaled, event, optimizer):
                     continue

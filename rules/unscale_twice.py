@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.states import Event
 
 
-
 class UnscaleTwice(Rule):
     """`scaler.unscale_` is called twice for one optimizer, or after its `step`, without `update()` in between.
 
@@ -126,7 +125,10 @@ class UnscaleTwice(Rule):
             yield Fault(
                 event.site,
                 f"unscale_ is called on gradients that are {again}",
-                ((first.site, "unscaled here" if event.stage == "unscaled" else "stepped here"), *unit.call_steps(event)),
+                (
+                    (first.site, "unscaled here" if event.stage == "unscaled" else "stepped here"),
+                    *unit.call_steps(event),
+                ),
                 unit.assumptions(event),
                 unit.confidence(event.scaler, event.optimizer),
                 _fix(unit, first, event),
@@ -137,6 +139,10 @@ def _fix(unit: Unit, first: Event, second: Event) -> FixPlan | None:
     """Remove the second call, where no path reaches it with gradients that are still scaled."""
     if first.site.identity == second.site.identity or not same_function(first.site, second.site):
         return None
-    if any(e.stage == "ready" or e.stage == "?" for _, _, e in unit.events("unscale_") if e.site.identity == second.site.identity):
+    if any(
+        e.stage == "ready" or e.stage == "?"
+        for _, _, e in unit.events("unscale_")
+        if e.site.identity == second.site.identity
+    ):
         return None
     return FixPlan("safe", "remove the second unscale_", (Change("delete", second.site),))

@@ -9,7 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import receiver_text
-from amplint.protocol import following, right_elsewhere, scaler_text
+from amplint.protocol import right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import TRUE, Scaler
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event, Gradients
     from amplint.traces import Trace
-
 
 
 class UnscaledBackward(Rule):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class UpdateBeforeStep(Rule):
     """`scaler.update()` stands between the scaled backward and the `scaler.step` of the same gradients.
 
@@ -145,7 +144,11 @@ def _fix(unit: Unit, update: Event, step: Event) -> FixPlan | None:
     if update.details["new_scale"] is not None or not is_plain_path(scaler) or not same_block(update.site, step.site):
         return None
     changes = [Change("delete", update.site)]
-    behind = [e for _, _, e in unit.events("update") if same_block(e.site, step.site) and e.site.identity != update.site.identity]
+    behind = [
+        e
+        for _, _, e in unit.events("update")
+        if same_block(e.site, step.site) and e.site.identity != update.site.identity
+    ]
     if not behind:
         changes.insert(0, Change("insert-after", step.site, f"{scaler}.update()"))
     return FixPlan("unsafe", "move update() behind the step", tuple(changes))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-
 class UpdateWithoutStep(Rule):
     """`scaler.update()` is reached with neither `unscale_` nor `step` since the last `update()`.
 

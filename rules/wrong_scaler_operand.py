@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
 import libcst as cst
+
+from amplint.finding import Severity
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Scheduler, Value
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event
     from amplint.traces import Trace
-
 
 
 class WrongScalerOperand(Rule):
@@ -146,7 +146,9 @@ def _is_optimizer(unit: Unit, trace: Trace, value: Value) -> bool:
     if isinstance(value, (Func, Scheduler, Net)):
         return False
     optimizer = value if isinstance(value, Optimizer) else unit.executor.as_optimizer(value)
-    return any(e.optimizer is optimizer and e.kind in ("construct_optimizer", "zero_grad", "opt_step") for e in trace.events)
+    return any(
+        e.optimizer is optimizer and e.kind in ("construct_optimizer", "zero_grad", "opt_step") for e in trace.events
+    )
 
 
 def _nothing(site: Site) -> str | None:
@@ -157,7 +159,11 @@ def _nothing(site: Site) -> str | None:
     argument = node.args[0].value
     if isinstance(argument, cst.Name) and argument.value == "None":
         return "None instead of an optimizer"
-    called = isinstance(argument, cst.Call) and isinstance(argument.func, cst.Attribute) and argument.func.attr.value == "step"
+    called = (
+        isinstance(argument, cst.Call)
+        and isinstance(argument.func, cst.Attribute)
+        and argument.func.attr.value == "step"
+    )
     return "the result of optimizer.step() instead of the optimizer" if called else None
 
 

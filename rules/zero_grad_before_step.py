@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from amplint.values import Value
 
 
-
 class ZeroGradBeforeStep(Rule):
     """`zero_grad` clears the gradients of an optimizer between their backward and its `scaler.step`.
 
