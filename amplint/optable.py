@@ -253,3 +253,33 @@ KEEPING_MODULES = frozenset(
         "ReflectionPad2d",
     ]
 )
+#: what torch.fft and torch.linalg compute in 16 bit as well, and operators elsewhere that have no 16-bit kernel
+FFT_OF_ANY_DTYPE = frozenset({"fftshift", "ifftshift", "fftfreq", "rfftfreq"})
+LINALG_OF_ANY_DTYPE = frozenset(
+    {"norm", "vector_norm", "matrix_norm", "multi_dot", "matmul", "cross", "vecdot", "diagonal"}
+)
+WITHOUT_HALF = frozenset(
+    [
+        "stft",
+        "istft",
+        "cholesky",
+        "cholesky_inverse",
+        "cholesky_solve",
+        "svd",
+        "inverse",
+        "det",
+        "logdet",
+        "slogdet",
+        "qr",
+        "lstsq",
+        "pinverse",
+        "lu",
+        "lu_solve",
+        "matrix_exp",
+        "symeig",
+        "eig",
+        "geqrf",
+        "ormqr",
+        "triangular_solve",
+    ]
+)

@@ -11,6 +11,7 @@ network computed it in a 16-bit region: most networks end in a matrix product.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,8 @@ class Library:
 
     dotted: str
     made: tuple[Any, ...] | None = None
+    #: tells objects of one class apart
+    where: int = 0
 
     @property
     def last(self) -> str:
@@ -185,6 +188,18 @@ def facts_of(env: ModuleEnv) -> tuple[Fact, ...]:
     if known is None:
         known = env.shared["precision"] = _Walk(env).facts()
     return known
+
+
+def is_unsupported(fact: Fact) -> bool:
+    """Whether an operator has no 16-bit kernel, or one for some sizes only."""
+    package, _, name = fact.operation.rpartition(".")
+    if package == "torch.fft":
+        return name not in optable.FFT_OF_ANY_DTYPE
+    if package == "torch.linalg":
+        return name not in optable.LINALG_OF_ANY_DTYPE
+    if package == "" and not isinstance(fact.receiver, Tensor):
+        return False
+    return package in ("", "torch") and name in optable.WITHOUT_HALF
 
 
 class _Walk:
@@ -470,6 +485,8 @@ class _Walk:
             return DtypeOf(base) if name == "dtype" else NOTHING
         if isinstance(base, Own) and base.made:
             return self._member(base, name)
+        if isinstance(base, Own) and base.scope.kind == "class" and name == "apply":
+            return Unknown(("function", base.scope.qualname))
         if name == "dtype":
             return DtypeOf(base)
         if isinstance(base, Unknown) and base.key:
@@ -663,7 +680,7 @@ class _Walk:
         region = self._inner
         if region is None or region.enabled is False or region.dtype is None:
             return NOTHING
-        return self._tensor(region.dtype, False) if _like_network(callee.key) else NOTHING
+        return self._tensor(region.dtype, False) if like_network(callee.key) else NOTHING
 
     def _library(self, callee: Library, positional: list[Value], keywords: dict[str, Value], stmt: Call) -> Value:
         if callee.made is not None:
@@ -683,7 +700,7 @@ class _Walk:
         if last == "finfo":
             return Library(callee.dotted, tuple(positional))
         if role == "module" or (callee.dotted.startswith("torch.nn.") and last[:1].isupper()):
-            return Library(callee.dotted, tuple(positional))
+            return Library(callee.dotted, tuple(positional), id(stmt))
         if not callee.dotted.startswith("torch."):
             return NOTHING
         self._fact("call", callee.dotted, NOTHING, tuple(positional), keywords, stmt.node)
@@ -898,16 +915,16 @@ _SELF_RETURNING = frozenset(["to", "cuda", "cpu", "xpu", "npu", "train", "eval",
 _OPAQUE = frozenset(
     ["tensor", "as_tensor", "stft", "istft", "view_as_real", "view_as_complex", "load", "save", "compile"]
 )
-_NOT_NETWORKS = (
-    "loss", "criter", "metric", "fn", "func", "device", "norm", "aug", "prep", "tokeniz", "transform", "sampl", "sched",
-    "get", "log", "print", "collate", "callback", "scal", "optim", "step", "dist", "noise", "mask", "time",
-)  # fmt: skip
+_NOT_NETWORKS = re.compile(
+    r"loss|criter|(^|_)(metric|fn|func|device|norm|aug|prep|token|transform(?!er)|sampl|sched|get|log|print|collate|"
+    r"callback|scal|optim|step|dist|noise|mask|time)"
+)
 
 
-def _like_network(key: tuple[str, ...]) -> bool:
+def like_network(key: tuple[str, ...]) -> bool:
     """Whether something unknown that is called is a network, as far as its name tells."""
     last = key[-1].lower()
-    return not last.startswith("_") and not any(word in last for word in _NOT_NETWORKS)
+    return not last.startswith("_") and not _NOT_NETWORKS.search(last)
 
 
 def _like_device(key: tuple[str, ...]) -> bool:

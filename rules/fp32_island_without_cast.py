@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
-from amplint.needles import OPENS_REGION
-from amplint.rule import Fault, Rule
+import libcst as cst
+
+from amplint.finding import Confidence, Severity
+from amplint.optable import NO_FLOAT
+from amplint.precision import VIEWS, Fact, Number, Tensor, facts_of, is_unsupported
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -113,10 +116,61 @@ class Fp32IslandWithoutCast(Rule):
     code = "AMP106"
     name = "fp32-island-without-cast"
     severity = Severity.WARNING
-    needles = ((b"autocast",), OPENS_REGION)
+    needles = ((b"autocast",),)
     fix = "unsafe"
     confirmed_by = "state"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        seen: set[tuple[int, int]] = set()
+        for fact in facts_of(unit.env):
+            island = fact.region
+            if island is None or island.enabled is not False or not _computes(fact):
+                continue
+            outer = {r.number for r in fact.regions if r.kind == "autocast" and r.enabled is not False}
+            for tensor in fact.operands:
+                if not isinstance(tensor, Tensor) or tensor.dtype not in ("float16", "bfloat16"):
+                    continue
+                if tensor.born == island.number or not outer or (island.number, tensor.origin) in seen:
+                    continue
+                seen.add((island.number, tensor.origin))
+                yield Fault(
+                    Site(unit.source, fact.node),
+                    f"a {tensor.dtype} tensor of the region around is used in a disabled block without .float()",
+                    ((Site(unit.source, island.node), "autocast is disabled here"),) if island.node is not None else (),
+                    confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
+                    fix=_cast(Site(unit.source, fact.node), fact, tensor),
+                )
+
+
+def _computes(fact: Fact) -> bool:
+    """Whether an operation runs in the dtype of its operands, so that a 16-bit one decides."""
+    if fact.kind == "binary":
+        if fact.operation == "@":
+            return True
+        # an fp32 operand makes the result fp32, and an unknown one may
+        return all(isinstance(v, (Number, Tensor)) for v in fact.arguments) and not any(
+            isinstance(v, Tensor) and v.dtype in ("float32", "float64") for v in fact.arguments
+        )
+    name = fact.operation.rpartition(".")[2]
+    return (
+        fact.kind == "call"
+        and name not in NO_FLOAT
+        and name not in VIEWS
+        and "dtype" not in fact.keywords
+        and not is_unsupported(fact)
+    )
+
+
+def _cast(site: Site, fact: Fact, tensor: Tensor) -> FixPlan | None:
+    """Cast the argument of a call where it is a name of its own."""
+    node = site.node
+    if not isinstance(node, cst.Call) or tensor not in fact.arguments:
+        return None
+    arguments = [a for a in node.args if a.keyword is None and not a.star]
+    position = fact.arguments.index(tensor)
+    if position >= len(arguments) or not isinstance(arguments[position].value, (cst.Name, cst.Attribute)):
+        return None
+    value = Site(site.module, arguments[position].value)
+    text = f"{site.module.segment(value.node)}.float()"
+    return FixPlan("unsafe", f"write {text}", (Change("replace", value, text),))

@@ -7,41 +7,11 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
 from amplint.needles import CASTS_TO_HALF
-from amplint.precision import Fact, Tensor, facts_of
+from amplint.precision import Tensor, facts_of, is_unsupported
 from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
-
-_FFT_HELPERS = frozenset({"fftshift", "ifftshift", "fftfreq", "rfftfreq"})
-_LINALG_OF_ANY_DTYPE = frozenset(
-    {"norm", "vector_norm", "matrix_norm", "multi_dot", "matmul", "cross", "vecdot", "diagonal"}
-)
-_OPERATORS = frozenset(
-    [
-        "stft",
-        "istft",
-        "cholesky",
-        "cholesky_inverse",
-        "cholesky_solve",
-        "svd",
-        "inverse",
-        "det",
-        "logdet",
-        "slogdet",
-        "qr",
-        "lstsq",
-        "pinverse",
-        "lu",
-        "lu_solve",
-        "matrix_exp",
-        "symeig",
-        "eig",
-        "geqrf",
-        "ormqr",
-        "triangular_solve",
-    ]
-)
 
 
 class HalfUnsupportedOp(Rule):
@@ -158,15 +128,3 @@ class HalfUnsupportedOp(Rule):
                 f"{name} is given a {first.dtype} tensor, for which it is not (fully) implemented",
                 confidence=Confidence.HIGH if first.sure else Confidence.MEDIUM,
             )
-
-
-def is_unsupported(fact: Fact) -> bool:
-    """Whether an operator has no 16-bit kernel, or one for some sizes only."""
-    package, _, name = fact.operation.rpartition(".")
-    if package == "torch.fft":
-        return name not in _FFT_HELPERS
-    if package == "torch.linalg":
-        return name not in _LINALG_OF_ANY_DTYPE
-    if package == "" and not isinstance(fact.receiver, Tensor):
-        return False
-    return package in ("", "torch") and name in _OPERATORS

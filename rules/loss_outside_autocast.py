@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
+import libcst as cst
+
+from amplint.finding import Confidence, Severity
 from amplint.needles import TRAINS
-from amplint.rule import Fault, Rule
+from amplint.precision import Fact, Tensor, Unknown, facts_of
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+
+_LOSS_NAMES = re.compile(r"loss|criter", re.IGNORECASE)
+_LOSS_FUNCTIONS = re.compile(r"_loss$|cross_entropy|kl_div|_nll$")
 
 
 class LossOutsideAutocast(Rule):
@@ -114,4 +121,29 @@ class LossOutsideAutocast(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        for fact in facts_of(unit.env):
+            inside = fact.region is not None or any(r.kind == "no_grad" for r in fact.regions)
+            if inside or not _is_loss(unit, fact):
+                continue
+            half = [v for v in fact.operands if isinstance(v, Tensor) and v.dtype in ("float16", "bfloat16")]
+            if half:
+                yield Fault(
+                    Site(unit.source, fact.node),
+                    f"the loss is computed after the region from its {half[0].dtype} outputs",
+                    confidence=Confidence.HIGH if half[0].sure else Confidence.MEDIUM,
+                )
+
+
+def _is_loss(unit: Unit, fact: Fact) -> bool:
+    name = fact.operation.rpartition(".")[2]
+    if fact.kind == "apply" and isinstance(fact.receiver, Unknown):
+        return bool(_LOSS_NAMES.search(fact.receiver.key[-1]))
+    if fact.kind != "call":
+        return False
+    if fact.operation.startswith("torch.nn."):
+        return name.endswith("Loss") or bool(_LOSS_FUNCTIONS.search(name))
+    # a loss by hand: a reduction whose result is called so
+    statement = unit.source.statement(fact.node)
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    target = small.targets[0].target if isinstance(small, cst.Assign) else None
+    return name in ("sum", "mean") and isinstance(target, cst.Name) and "loss" in target.value

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
+from amplint.finding import Confidence, Severity
 from amplint.needles import TRAINS
-from amplint.rule import Fault, Rule
+from amplint.optable import LOWER_MODULES
+from amplint.precision import Fact, Library, Opened, Unknown, facts_of, like_network
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from amplint.analysis import Unit
 
 
@@ -117,4 +121,49 @@ class NoGradWeightCache(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        waiting: dict[tuple[int, tuple[str, ...]], Fact] = {}
+        for fact in facts_of(unit.env):
+            region = _cached_in(fact)
+            key = _network(fact)
+            if region is None or key is None:
+                continue
+            if _without_grad(fact):
+                waiting.setdefault((region.number, key), fact)
+                continue
+            first = waiting.pop((region.number, key), None)
+            if first is None:
+                continue
+            yield Fault(
+                Site(unit.source, _seen_from(first, region)),
+                "a pass under no_grad caches casts of the weights without a graph; the pass with gradients reuses them",
+                ((Site(unit.source, _seen_from(fact, region)), "the same weights with gradients, in the same region"),),
+                confidence=Confidence.HIGH if key[0] in ("own", "library") else Confidence.MEDIUM,
+            )
+
+
+def _network(fact: Fact) -> tuple[str, ...] | None:
+    """What names the network that is called."""
+    if fact.kind == "call" and isinstance(fact.receiver, Library):
+        name = fact.receiver.last
+        held = name in LOWER_MODULES or name.startswith(("Sequential", "Transformer"))
+        return ("library", str(fact.receiver.where)) if held else None
+    key = fact.receiver.key if fact.kind == "apply" and isinstance(fact.receiver, Unknown) else ()
+    return key if key and key[0] in ("own", "param", "attr") and like_network(key) else None
+
+
+def _cached_in(fact: Fact) -> Opened | None:
+    """The outermost region, where the innermost one casts and no region says anything of the cache."""
+    regions = [r for r in fact.regions if r.kind == "autocast"]
+    if not regions or regions[-1].enabled is False or any(r.cache is not True for r in regions):
+        return None
+    return regions[0]
+
+
+def _without_grad(fact: Fact) -> bool:
+    modes = [r.kind for r in fact.regions if r.kind != "autocast"]
+    return bool(modes) and modes[-1] == "no_grad"
+
+
+def _seen_from(fact: Fact, region: Opened) -> cst.CSTNode:
+    """The call as the function that holds the region writes it."""
+    return fact.calls[region.depth] if len(fact.calls) > region.depth else fact.node
