@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+import libcst as cst
+
+from amplint.analysis import version
+from amplint.finding import Confidence, Severity
+from amplint.names import Names, names_of
+from amplint.optable import LOWER
+from amplint.precision import Fact, Unknown, facts_of
+from amplint.program import Call, Expr, Name, Op, Scope, expressions_of, parts_of, walk
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -128,10 +136,105 @@ class CustomFunctionWithoutAmpDecorators(Rule):
     code = "AMP107"
     name = "custom-function-without-amp-decorators"
     severity = Severity.WARNING
-    needles = ((b"autograd",), (b"Function",), (b"def backward",))
+    needles = ((b"Function",), (b"def backward",), (b"autocast", b"custom_fwd", b"custom_bwd"))
     fix = "unsafe"
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        names = names_of(unit.env)
+        for scope in unit.env.program.scopes:
+            forward, backward = scope.children.get("forward"), scope.children.get("backward")
+            if forward is None or backward is None or not _is_function(names, scope):
+                continue
+            wears = _decorated(names, forward, "custom_fwd"), _decorated(names, backward, "custom_bwd")
+            if all(wears) or not (_multiplies(names, forward) or _multiplies(names, backward)):
+                continue
+            if not any(wears) and (_settles_dtypes(forward) or _settles_dtypes(backward)):
+                continue
+            applied = [f for f in facts_of(unit.env) if f.kind == "apply" and _names(f, scope)]
+            inside = [f for f in applied if f.region is not None and f.region.enabled is not False]
+            in_layer = [f for f in applied if f.region is None and f.scope.is_method and f.scope.name == "forward"]
+            use = next(iter(inside or (in_layer if _has_regions(unit) else ())), None)
+            if use is None and not any(wears):
+                continue
+            missing = " and ".join(n for n, worn in zip(("custom_fwd", "custom_bwd"), wears, strict=True) if not worn)
+            yield Fault(
+                Site(unit.source, scope.node),
+                f"this autograd function computes in 16-bit regions without {missing}",
+                ((Site(unit.source, use.node), "applied here"),) if use is not None else (),
+                confidence=Confidence.HIGH if inside else Confidence.MEDIUM,
+                fix=_decorate(unit, forward, backward, wears),
+            )
+
+
+#: a function with one of these words looks after dtypes itself
+_OWN_CARE = frozenset({"float", "half", "bfloat16", "double", "dtype", "type_as", "autocast", "is_autocast_enabled"})
+_EXTENSION = re.compile(r"(^|[._])(cuda|ext|extension|kernels?|_?C|triton|ops)([._]|$)")
+
+
+def _is_function(names: Names, scope: Scope) -> bool:
+    outer = scope.parent
+    if scope.kind != "class" or outer is None:
+        return False
+    bases = {name for base in scope.bases for name in names.of(base, outer)}
+    return not bases.isdisjoint({"torch.autograd.Function", "torch.autograd.function.Function"})
+
+
+def _decorated(names: Names, method: Scope, name: str) -> bool:
+    calls = {s.result: s.func for s in walk(method.prelude) if isinstance(s, Call)}
+    for decorator in method.decorators:
+        func: Expr = calls.get(decorator.id, decorator) if isinstance(decorator, Name) else decorator
+        dotted = names.of(func, method.parent) if method.parent is not None else frozenset()
+        if any(d.rpartition(".")[2] == name for d in dotted) or getattr(func, "id", getattr(func, "name", "")) == name:
+            return True
+    return False
+
+
+def _multiplies(names: Names, method: Scope) -> bool:
+    """Whether a method holds an operator that autocast runs in 16 bit, or hands tensors to an extension."""
+    for stmt in walk(method.body):
+        if any(isinstance(part, Op) and part.op == "@" for expr in expressions_of(stmt) for part in parts_of(expr)):
+            return True
+        if isinstance(stmt, Call):
+            func = stmt.func
+            last = getattr(func, "name", getattr(func, "id", ""))
+            if last in LOWER:
+                return True
+            dotted = names.of(func, method)
+            if any(not d.startswith(("torch.", "math.", "numpy.")) and _EXTENSION.search(d) for d in dotted):
+                return True
+    return False
+
+
+def _settles_dtypes(method: Scope) -> bool:
+    return not method.words.isdisjoint(_OWN_CARE)
+
+
+def _names(fact: Fact, scope: Scope) -> bool:
+    return isinstance(fact.receiver, Unknown) and fact.receiver.key == ("function", scope.qualname)
+
+
+def _has_regions(unit: Unit) -> bool:
+    return any(f.region is not None and f.region.enabled is not False for f in facts_of(unit.env))
+
+
+def _decorate(unit: Unit, forward: Scope, backward: Scope, wears: tuple[bool, bool]) -> FixPlan | None:
+    """Write the missing decorators below `@staticmethod`."""
+    if names_of(unit.env).of(Name("torch"), forward) != {"torch"}:
+        return None
+    current = version(unit.target) >= (2, 4)
+    changes = []
+    for method, name, worn in zip((forward, backward), ("custom_fwd", "custom_bwd"), wears, strict=True):
+        if worn:
+            continue
+        node = method.node
+        decorators = node.decorators if isinstance(node, cst.FunctionDef) else ()
+        statics = [d.decorator for d in decorators if isinstance(d.decorator, cst.Name)]
+        if len(statics) != 1 or statics[0].value != "staticmethod":
+            return None
+        site = Site(unit.source, statics[0])
+        indent = " " * (unit.source.place(statics[0]).column - 2)
+        written = f'torch.amp.{name}(device_type="cuda")' if current else f"torch.cuda.amp.{name}"
+        changes.append(Change("replace", site, f"staticmethod\n{indent}@{written}"))
+    return FixPlan("unsafe", "decorate forward and backward", tuple(changes))
