@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
+from amplint.names import names_of
 from amplint.needles import CASTS_TO_HALF
-from amplint.rule import Fault, Rule
+from amplint.program import (
+    Assign,
+    Attr,
+    Call,
+    Expr,
+    Item,
+    Loop,
+    Name,
+    Scope,
+    Seq,
+    path_of,
+    walk,
+)
+from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -124,4 +140,129 @@ class HalfEma(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        yield from ()
+        averages = {path: found for scope in unit.env.program.scopes for path, found in _kept_in_half(unit, scope)}
+        if not averages:
+            return
+        for scope in unit.env.program.scopes:
+            for path, update in _updated(scope):
+                cast = averages.get(path)
+                if cast is not None and (path.startswith("self.") or cast[1] is scope):
+                    yield Fault(
+                        Site(unit.source, cast[0]),
+                        "an average of weights is kept in float16, where the small change of an update is lost",
+                        ((Site(unit.source, update.node), "updated in place here"),),
+                    )
+
+
+_Found = tuple[str, tuple[cst.CSTNode, Scope]]
+_HALF = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
+_MAKERS = frozenset({"deepcopy", "AveragedModel", "ModelEma", "ModelEmaV2", "EMA"})
+_IN_PLACE = frozenset({"mul_", "add_", "lerp_", "sub_", "addcmul_"})
+
+
+class _Scan:
+    """The calls and loops of a scope by their temporaries."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.calls = {s.result: s for s in walk(scope.body) if isinstance(s, Call)}
+        self.loops = {s.collect: s for s in walk(scope.body) if isinstance(s, Loop) and s.collect}
+
+    def chain(self, expr: Expr | None) -> Iterator[Call]:
+        """The calls of `copy.deepcopy(model).half().eval()`, last one first."""
+        while True:
+            while isinstance(expr, (Attr, Item)):
+                expr = expr.base
+            call = self.calls.get(expr.id) if isinstance(expr, Name) else None
+            if call is None:
+                return
+            yield call
+            expr = call.func.base if isinstance(call.func, Attr) else None
+
+    def root(self, expr: Expr | None) -> Expr | None:
+        """What a chain of method calls, attributes and items begins with."""
+        while True:
+            if isinstance(expr, Name) and expr.id in self.calls:
+                func = self.calls[expr.id].func
+                expr = func.base if isinstance(func, Attr) else None
+            elif isinstance(expr, Item):
+                expr = expr.base
+            else:
+                return expr
+
+
+def _kept_in_half(unit: Unit, scope: Scope) -> Iterator[_Found]:
+    """Copies of a model, and collections of its parameters, that are cast to half where they are made."""
+    scan = _Scan(scope)
+    made: set[str] = set()
+    for stmt in walk(scope.body):
+        if isinstance(stmt, Assign):
+            path = path_of(stmt.target)
+            calls = list(scan.chain(stmt.value))
+            if any(_last(c) in _MAKERS for c in calls):
+                made.add(path)
+            half = next((c for c in calls if _casts_to_half(unit, c, scope)), None)
+            if half is not None and path in made and any(_last(c) in _MAKERS for c in calls):
+                yield path, (half.node, scope)
+            loop = scan.loops.get(stmt.value.id) if isinstance(stmt.value, Name) else None
+            if loop is None or not path or not _walks_over_parameters(scan, loop.iterable):
+                continue
+            if any(_casts_to_half(unit, c, scope) for c in scan.chain(loop.element)):
+                yield path, (stmt.node, scope)
+        elif isinstance(stmt, Call) and stmt.dropped and isinstance(stmt.func, Attr):
+            path = path_of(stmt.func.base)
+            if path in made and _casts_to_half(unit, stmt, scope):
+                yield path, (stmt.node, scope)
+
+
+def _walks_over_parameters(scan: _Scan, iterable: Expr | None) -> bool:
+    calls = list(scan.chain(iterable))
+    names = {_last(c) for c in calls} | {path_of(scan.root(iterable)).rpartition(".")[2]}
+    return any("param" in name or name == "state_dict" for name in names)
+
+
+def _casts_to_half(unit: Unit, call: Call, scope: Scope) -> bool:
+    if _last(call) == "half" and not call.args:
+        return True
+    if _last(call) not in ("to", "type"):
+        return False
+    names = names_of(unit.env)
+    return any(not _HALF.isdisjoint(names.of(arg.value, scope)) for arg in call.args)
+
+
+def _updated(scope: Scope) -> Iterator[tuple[str, Call]]:
+    """What is changed in place step by step: the elements that a loop walks over, items, or a model as a whole."""
+    scan = _Scan(scope)
+    elements: dict[str, list[str]] = {}
+    for stmt in walk(scope.body):
+        if isinstance(stmt, Loop) and stmt.target is not None:
+            sources = list(_sources(scan, stmt.iterable))
+            targets = list(stmt.target.items) if isinstance(stmt.target, Seq) else [stmt.target]
+            for position, target in enumerate(targets):
+                if isinstance(target, Name):
+                    paired = sources[position : position + 1] if len(sources) == len(targets) else sources
+                    elements.setdefault(target.id, []).extend(paired)
+    for call in scan.calls.values():
+        if not isinstance(call.func, Attr):
+            continue
+        if call.func.name == "update_parameters":
+            yield path_of(call.func.base), call
+        elif call.func.name in _IN_PLACE:
+            root = scan.root(call.func.base)
+            path = path_of(root)
+            for source in elements.get(path, [path]):
+                yield source, call
+
+
+def _sources(scan: _Scan, iterable: Expr | None) -> Iterator[str]:
+    """The paths whose parameters or items a loop walks over."""
+    call = scan.calls.get(iterable.id) if isinstance(iterable, Name) else None
+    if call is not None and _last(call) in ("zip", "enumerate", "list", "iter", "reversed"):
+        for arg in call.args:
+            yield from _sources(scan, arg.value)
+        return
+    yield path_of(scan.root(iterable))
+
+
+def _last(call: Call) -> str:
+    return getattr(call.func, "name", getattr(call.func, "id", ""))
