@@ -113,7 +113,6 @@ class HalfEpsilon(Rule):
     name = "half-epsilon"
     severity = Severity.WARNING
     needles = (
-        (b"autocast", b".half()", b"HalfTensor"),
         (b"autocast", *CASTS_TO_HALF),
         (b"e-", b"eps", b"Adam", b"clamp"),
     )

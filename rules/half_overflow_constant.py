@@ -115,7 +115,6 @@ class HalfOverflowConstant(Rule):
     name = "half-overflow-constant"
     severity = Severity.WARNING
     needles = (
-        (b"autocast", b".half()", b"HalfTensor"),
         (b"autocast", *CASTS_TO_HALF),
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
     )

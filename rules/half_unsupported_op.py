@@ -103,7 +103,6 @@ class HalfUnsupportedOp(Rule):
     name = "half-unsupported-op"
     severity = Severity.WARNING
     needles = (
-        (b"autocast", b".half()", b"HalfTensor"),
         (b"autocast", *CASTS_TO_HALF),
         (b"fft", b"linalg", b"cholesky", b"svd", b"eig", b"inver", b"qr(", b"lstsq", b"det(", b"lu", b"matrix_exp"),
     )
