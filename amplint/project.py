@@ -25,7 +25,7 @@ from amplint.program import (
     path_of,
     walk,
 )
-from amplint.pruning import prune, relevant_scopes, words_of
+from amplint.pruning import bound_callables, held_names, prune, relevant_scopes, words_of
 from amplint.source import SourceError, SourceModule
 
 if TYPE_CHECKING:
@@ -73,6 +73,16 @@ class ModuleEnv:
     def relevant_names(self) -> frozenset[str]:
         """Names of the functions and classes that are worth executing."""
         return frozenset(s.name for s in self.relevant if s.kind != "module")
+
+    @cached_property
+    def bound_callables(self) -> tuple[tuple[str, frozenset[str], frozenset[Scope]], ...]:
+        """What variables and attributes are bound to, as far as it can be a function."""
+        return tuple(bound_callables(self))
+
+    @cached_property
+    def held_names(self) -> frozenset[str]:
+        """The last names of the variables and attributes that may hold a function worth executing."""
+        return held_names(self, self.relevant_names - {"__init__"} | self.relevant_imports, self.relevant)
 
     @cached_property
     def counters(self) -> frozenset[str]:

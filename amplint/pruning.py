@@ -47,6 +47,7 @@ from amplint.program import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
     from amplint.project import ModuleEnv
 
@@ -106,11 +107,56 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
             if scope.parent is not None and scope.parent.kind != "module":
                 found.add(scope.parent)
         known = {s.name for s in found if s.kind != "module"} - {"__init__"}
+        known |= held_names(env, frozenset(known) | env.relevant_imports, found)
         more = {s for s in env.program.scopes if s not in found and not known.isdisjoint(calls[s])}
         imported = {s for s in env.program.scopes if s not in found and not env.relevant_imports.isdisjoint(calls[s])}
         if not more and not imported:
             return frozenset(found)
         found |= more | imported
+
+
+def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Scope]) -> frozenset[str]:
+    """The last names of the variables and attributes that may hold one of these functions, or one of these lambdas."""
+    held: set[str] = set()
+    while True:
+        more = {
+            name
+            for name, names, lambdas in env.bound_callables
+            if name not in held and not (names.isdisjoint(functions) and names.isdisjoint(held) and lambdas.isdisjoint(scopes))
+        }
+        if not more:
+            return frozenset(held)
+        held |= more
+
+
+def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], frozenset[Scope]]]:
+    """What variables and attributes are bound to, as far as it can be a function: (last name, names, lambdas) of what is
+    written there, or handed to the call whose result is bound (`partial(f)`, `torch.compile(f)`)."""
+    for scope in env.program.scopes:
+        temporaries: dict[str, tuple[set[str], set[Scope]]] = {}
+        for stmt in _own(scope):
+            names: set[str] = set()
+            lambdas: set[Scope] = set()
+            if isinstance(stmt, Call):
+                values = [arg.value for arg in stmt.args]
+            elif isinstance(stmt, Assign):
+                values = [part for part in parts_of(stmt.value) if isinstance(stmt.value, (Op, Seq)) or part is stmt.value]
+            else:
+                continue
+            for value in values:
+                if isinstance(value, Closure):
+                    lambdas.add(value.scope)
+                elif isinstance(value, Name) and value.id in temporaries:
+                    names |= temporaries[value.id][0]
+                    lambdas |= temporaries[value.id][1]
+                elif isinstance(value, (Name, Attr)):
+                    names.add(call_name(value))
+            if not (names or lambdas):
+                continue
+            if isinstance(stmt, Call):
+                temporaries[stmt.result] = (names, lambdas)
+            elif isinstance(stmt.target, (Name, Attr)):
+                yield call_name(stmt.target), frozenset(names), frozenset(lambdas)
 
 
 def _hands_itself_on(scope: Scope) -> bool:
@@ -296,7 +342,7 @@ class _Slice:
         name = call_name(stmt.func)
         path = path_of(stmt.func)
         if isinstance(stmt.func, Name) or path.startswith("self.") or name not in _COMMON:
-            if name in self.env.relevant_names or name in self.env.relevant_imports:
+            if name in self.env.relevant_names or name in self.env.relevant_imports or name in self.env.held_names:
                 return True
         if path in self.roles and self.roles[path] == "model":
             return True
