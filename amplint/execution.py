@@ -374,7 +374,7 @@ class Executor:
             finals = self.run_silently(module)
             if finals:
                 frame, heap = finals[0].frames[number], finals[0].heap
-                module.shared["globals"] = cached = (frame, heap)
+                module.shared["globals"] = cached = (frame, worth_keeping(heap))
         frame, heap = cached
         state.frames[number] = dict(frame)
         for slot, value in heap.items():
@@ -514,9 +514,10 @@ class Executor:
         for settled, sequence in self.settle(state, iterable):
             live = [(settled, [])]
             count = self.iterations(stmt, sequence, settled)
+            known = self.items_of(sequence, settled)
             finished: list[tuple[Machine, list[Value]]] = []
             start = settled.trace
-            for index in range(2 if stmt.kind == "comprehension" and count == 1 and self.items_of(sequence, settled) is None else count):
+            for index in range(2 if stmt.kind == "comprehension" and count == 1 and known is None else count):
                 if index == count and not any(_trained(current.trace, start) for current, _ in live):
                     break
                 following: list[tuple[Machine, list[Value]]] = []
@@ -525,7 +526,8 @@ class Executor:
                         finished.append((current, items))
                         continue
                     current.loops = (*outer, (id(stmt), index))
-                    element = self.element(stmt, sequence, index, current, outer)
+                    # the list may be out of reach by now, and its items forgotten
+                    element = known[index] if known is not None else self.element(stmt, sequence, index, current, outer)
                     if stmt.target is not None:
                         self.bind(stmt.target, element, current, stmt)
                     for after, signal in self.block(stmt.body, current, needed):
@@ -636,10 +638,7 @@ class Executor:
         return usual
 
     def element(self, stmt: Loop, sequence: Value, index: int, state: Machine, outer: Any) -> Value:
-        """The element that a loop's target is bound to in one iteration."""
-        known = self.items_of(sequence, state)
-        if known is not None:
-            return known[index]
+        """The element of an unknown sequence that a loop's target is bound to in one iteration."""
         role = None
         if stmt.target is not None:
             role = self.role(path_of(stmt.target), state)
@@ -1592,6 +1591,17 @@ def _trained(link: Any, start: Any) -> bool:
         if event.kind == "backward":
             return True
     return False
+
+
+def worth_keeping(heap: dict[Any, Any]) -> dict[Any, Any]:
+    """The part of a module's heap that says more than constants do; tables of settings can be long."""
+    return {slot: held for slot, held in heap.items() if not (isinstance(held, tuple) and all(_plain(v) for v in held))}
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, Sequence):
+        return all(_plain(v) for v in value.items)
+    return isinstance(value, Const)
 
 
 def _has_star(expr: Seq) -> bool:
