@@ -89,8 +89,9 @@ class ScalerLoadUnguarded(Rule):
     ```
 
     ## Known limits
-    A scaler that is enabled by a constant is silent, as its state is never empty. Any test of the state, the key or
-    the scaler before the load counts as a guard, and so does a `try` around it.
+    A scaler that is enabled by a constant is silent, as its state is never empty. Any test of the state or the scaler
+    before the load counts as a guard, and so does a `try` around it. A test whether the checkpoint has the key counts
+    unless the same program saves the state of a scaler that may be off.
 
     ## Fix safety
     Safe: the load is put under `if checkpoint["scaler"]:`.
@@ -112,6 +113,7 @@ class ScalerLoadUnguarded(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         loads: dict[tuple[str, int], Scaler] = {}
+        saves_empty = _saves_empty(unit)
         for _, _, event in unit.events("load_state"):
             scaler = event.details["of"]
             if not isinstance(scaler, Scaler):
@@ -120,7 +122,7 @@ class ScalerLoadUnguarded(Rule):
             built = unit.site_of(scaler)
             if built is None or not _can_be_empty(scaler, event.details["value"]) or _is_tried(event.site):
                 continue
-            if _is_guarded(event, scaler):
+            if _is_guarded(event, scaler, saves_empty):
                 continue
             yield Fault(
                 event.site,
@@ -150,14 +152,28 @@ def _can_be_empty(scaler: Scaler, state: Value) -> bool:
     return not isinstance(scaler.enabled, Const)
 
 
-def _is_guarded(event: Event, scaler: Scaler) -> bool:
+def _saves_empty(unit: Unit) -> bool:
+    """Whether a scaler is asked for its state where it may be off, so that a key may have an empty state under it."""
+    for _, _, event in unit.events("state_dict"):
+        of = event.details["of"]
+        if isinstance(of, Scaler) and of.constructed and not unit.certain(of.enabled, event.assume):
+            return True
+    return False
+
+
+def _is_guarded(event: Event, scaler: Scaler, saves_empty: bool) -> bool:
     """Whether the state, its key in the checkpoint, or the scaler's flag was tested on the way."""
-    tested = {part for atom in event.assume for part in _parts(atom)}
+    tests = [atom for atom in event.assume if not (saves_empty and _asks_for_key(atom))]
+    tested = {part for atom in tests for part in _parts(atom)}
     state = event.details["value"]
     if state in tested or scaler in tested or not tested.isdisjoint(_flags(scaler.enabled)):
         return True
     key = _key(state)
     return key is not None and key in tested
+
+
+def _asks_for_key(atom: tuple[Any, ...]) -> bool:
+    return isinstance(atom[1], OpV) and atom[1].op == "in"
 
 
 def _parts(value: Any) -> Iterator[Value]:
