@@ -11,6 +11,7 @@ import libcst as cst
 from amplint import guards
 from amplint.finding import Confidence, Severity
 from amplint.layout import function_of, same_function
+from amplint.program import Assign, Loop, Name, Region, parts_of, walk
 from amplint.rule import Fault, Rule, Site
 from amplint.values import TRUE, AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
 
@@ -225,7 +226,8 @@ def _missing(unit: Unit) -> Iterator[Fault]:
     for trace in unit.traces:
         for event in trace.events:
             is_none = event.kind == "none_used" and event.details["name"] in _PROTOCOL
-            if not is_none and not (event.kind in _PROTOCOL and _is_unbound(event.scaler)):
+            is_undefined = event.kind in _PROTOCOL and _is_undefined(unit, event.scaler)
+            if not is_none and not is_undefined and not (event.kind in _PROTOCOL and _is_unbound(event.scaler)):
                 continue
             scaler = made.get(event.site.identity)
             if scaler is not None and _by_flags_alone(event):
@@ -245,6 +247,18 @@ def _missing(unit: Unit) -> Iterator[Fault]:
 def _is_unbound(scaler: Value | None) -> bool:
     origin = scaler.parts[0][1] if isinstance(scaler, Scaler) and not scaler.constructed else None
     return isinstance(origin, Sym) and origin.parts[0] == "unbound"
+
+
+def _is_undefined(unit: Unit, scaler: Value | None) -> bool:
+    """Whether the scaler is a name that nothing in the module binds."""
+    origin = scaler.parts[0][1] if isinstance(scaler, Scaler) and not scaler.constructed else None
+    if not isinstance(origin, Sym) or origin.parts[0] != "global" or origin.parts[1] != unit.source.path:
+        return False
+    name, program = origin.parts[2], unit.env.program
+    if any(stmt.member == "*" for stmt in unit.env.imports) or any(name in s.outer_names for s in program.scopes):
+        return False
+    targets = (stmt.target for stmt in walk(program.body.body) if isinstance(stmt, (Assign, Loop, Region)))
+    return not any(isinstance(part, Name) and part.id == name for target in targets for part in parts_of(target))
 
 
 def _by_flags_alone(event: Event) -> bool:
