@@ -76,12 +76,12 @@ class ModuleEnv:
 
     @cached_property
     def bound_callables(self) -> tuple[tuple[str, frozenset[str], frozenset[Scope]], ...]:
-        """What variables and attributes are bound to, as far as it can be a function."""
+        """What variables, attributes and parameters are bound to, as far as it can be a function."""
         return tuple(bound_callables(self))
 
     @cached_property
     def held_names(self) -> frozenset[str]:
-        """The last names of the variables and attributes that may hold a function worth executing."""
+        """The last names of the variables, attributes and parameters that may hold a function worth executing."""
         return held_names(self, self.relevant_names - {"__init__"} | self.relevant_imports, self.relevant)
 
     @cached_property

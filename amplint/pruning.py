@@ -46,7 +46,7 @@ from amplint.program import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
     from amplint.project import ModuleEnv
@@ -116,7 +116,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
 
 
 def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Scope]) -> frozenset[str]:
-    """The last names of the variables and attributes that may hold one of these functions, or one of these lambdas."""
+    """The last names of the variables, attributes and parameters that may hold one of these functions or lambdas."""
     held: set[str] = set()
     while True:
         more = {
@@ -130,33 +130,50 @@ def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Sc
 
 
 def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], frozenset[Scope]]]:
-    """What variables and attributes are bound to, as far as it can be a function: (last name, names, lambdas) of what is
-    written there, or handed to the call whose result is bound (`partial(f)`, `torch.compile(f)`)."""
+    """What variables, attributes and parameters are bound to, as far as it can be a function: (last name, names, lambdas)
+    of what is written there, or handed to the call whose result is bound (`partial(f)`, `torch.compile(f)`)."""
+    callees: dict[str, Scope] = {}
     for scope in env.program.scopes:
-        temporaries: dict[str, tuple[set[str], set[Scope]]] = {}
+        made = scope.children.get("__init__") if scope.kind == "class" else scope
+        if made is not None:
+            callees.setdefault(scope.name, made)
+    for scope in env.program.scopes:
+        temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]] = {}
         for stmt in _own(scope):
-            names: set[str] = set()
-            lambdas: set[Scope] = set()
             if isinstance(stmt, Call):
-                values = [arg.value for arg in stmt.args]
-            elif isinstance(stmt, Assign):
-                values = [part for part in parts_of(stmt.value) if isinstance(stmt.value, (Op, Seq)) or part is stmt.value]
-            else:
-                continue
-            for value in values:
-                if isinstance(value, Closure):
-                    lambdas.add(value.scope)
-                elif isinstance(value, Name) and value.id in temporaries:
-                    names |= temporaries[value.id][0]
-                    lambdas |= temporaries[value.id][1]
-                elif isinstance(value, (Name, Attr)):
-                    names.add(call_name(value))
-            if not (names or lambdas):
-                continue
-            if isinstance(stmt, Call):
-                temporaries[stmt.result] = (names, lambdas)
-            elif isinstance(stmt.target, (Name, Attr)):
-                yield call_name(stmt.target), frozenset(names), frozenset(lambdas)
+                handed = [_reference(arg.value, temporaries) for arg in stmt.args]
+                callee = callees.get(call_name(stmt.func))
+                if callee is not None:
+                    plain = [p.name for p in callee.params if p.kind == "plain"][callee.is_method :]
+                    for position, (arg, reference) in enumerate(zip(stmt.args, handed)):
+                        name = arg.keyword or (plain[position] if position < len(plain) else "")
+                        if any(reference):
+                            yield name, *reference
+                temporaries[stmt.result] = _union(handed)
+            elif isinstance(stmt, Assign) and isinstance(stmt.target, (Name, Attr)):
+                parts = parts_of(stmt.value) if isinstance(stmt.value, (Op, Seq)) else [stmt.value]
+                reference = _union(_reference(part, temporaries) for part in parts)
+                if any(reference):
+                    yield call_name(stmt.target), *reference
+
+
+def _reference(
+    value: Expr, temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]]
+) -> tuple[frozenset[str], frozenset[Scope]]:
+    """The function that an expression can be: (names, lambdas)."""
+    if isinstance(value, Closure):
+        return frozenset(), frozenset((value.scope,))
+    if isinstance(value, Name) and value.id in temporaries:
+        return temporaries[value.id]
+    return (frozenset((call_name(value),)) if isinstance(value, (Name, Attr)) else frozenset()), frozenset()
+
+
+def _union(references: Iterable[tuple[frozenset[str], frozenset[Scope]]]) -> tuple[frozenset[str], frozenset[Scope]]:
+    names: frozenset[str] = frozenset()
+    lambdas: frozenset[Scope] = frozenset()
+    for some, others in references:
+        names, lambdas = names | some, lambdas | others
+    return names, lambdas
 
 
 def _hands_itself_on(scope: Scope) -> bool:
