@@ -8,9 +8,8 @@ from textwrap import dedent
 from amplint.analysis import Unit, prepare
 from amplint.project import Project
 from amplint.source import SourceModule
-from amplint.states import Event, Gradients
+from amplint.states import Event
 from amplint.traces import Trace
-from amplint.values import Value
 
 #: a model, its optimizer and a scaler, for programs that do not care where they come from
 HEAD = """\
@@ -51,8 +50,11 @@ class Laboratory:
         return [trace for trace in self.unit(source, name).traces if trace.events]
 
     def told(self, source: str, *kinds: str, head: str = HEAD) -> list[list[str]]:
-        """The different stories of a program that stands below a head; its lines are counted without that."""
-        traces = self.traces_of(head + dedent(source))
+        """The different stories of a program that stands below a head; its lines are counted without that.
+
+        A path that has become like another one is left where they met; only those that reach the end are told.
+        """
+        traces = [trace for trace in self.traces_of(head + dedent(source)) if not trace.truncated]
         stories = [story(trace, *kinds, above=head.count("\n")) for trace in traces]
         return [list(s) for s in dict.fromkeys(map(tuple, stories)) if s]
 
@@ -77,16 +79,16 @@ def line(event: Event, above: int = 0) -> str:
 
 
 def states(event: Event) -> str:
-    """The gradient states that an event met, in order: "S" with "!" for an update in between and "~" for perhaps.
+    """The gradient states that an event met: "S" with "!" for an update in between and "~" for perhaps.
 
-    Of an event that concerns one optimizer it is the state of that one.
+    Of an event that concerns one optimizer it is the state of that one, else those of all that were seen, in
+    the order in which they were; "?" alone where none was.
     """
-    met: list[tuple[Value | None, Gradients]] = sorted(
-        event.before.items(), key=lambda pair: pair[0].uid if pair[0] else -1
-    )
+    known = sorted((o for o in event.before if o is not None), key=lambda optimizer: optimizer.uid)
+    met = [event.before[optimizer] for optimizer in known] or [*event.before.values()]
     if event.optimizer is not None:
-        met = [(event.optimizer, event.state)]
-    return "".join(g.kind + "!" * (g.stale is not None) + "~" * g.maybe for _, g in met)
+        met = [event.state]
+    return "".join(g.kind + "!" * (g.stale is not None) + "~" * g.maybe for g in met)
 
 
 def regions(event: Event) -> list[str]:
