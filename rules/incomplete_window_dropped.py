@@ -111,7 +111,7 @@ class IncompleteWindowDropped(Rule):
             if any(isinstance(atom[1], OpV) and atom[1].op in ("or", "and") for atom in decided):
                 # the boundary is not the only way to the step
                 continue
-            atoms = [atom for atom in decided if counts_batches(atom)]
+            atoms = [atom for atom in decided if atom[0] != "true" and counts_batches(atom)]
             guard = _guard(step)
             if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
                 continue
