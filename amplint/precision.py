@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from amplint.project import ModuleEnv
 
 _MAX_DEPTH = 4
-_MAX_CALLS = 400
-_HALF = frozenset({"float16", "bfloat16"})
+#: statements that are walked for one module; what was found until then stands
+_BUDGET = 40_000
+#: a module without one of these words holds no 16-bit tensor that could be known
+_SIXTEEN_BITS = frozenset({"autocast", "half", "float16", "bfloat16", "HalfTensor"})
 _KEYWORDS_OF_AUTOCAST = ("device_type", "dtype", "enabled", "cache_enabled")
 _FP16_BY_DEFAULT = frozenset({"cuda", "xpu", "mps", "mtia", "npu"})
 _BINARY = frozenset({"+", "-", "*", "/", "//", "%", "**"})
@@ -106,7 +108,7 @@ class Library:
         return self.dotted.rpartition(".")[2]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Own:
     """A function or class of the module; `holder` is the object it is bound to, `made` says it is an instance."""
 
@@ -209,23 +211,25 @@ class _Walk:
         self.found: list[Fact] = []
         self.regions: tuple[Opened, ...] = ()
         self.entries = 0
-        self.calls = 0
         self.stack: list[Scope] = []
         self.returned: list[list[Value]] = []
         self.attributes: dict[Scope, Frame] = {}
         self.globals: Frame = {}
         self.node: cst.CSTNode | None = None
         self.made = 0
+        self.budget = _BUDGET
+        #: results of functions by what they were given, so that none is walked twice for the same
+        self.results: dict[Any, Value] = {}
         self.call_nodes: tuple[cst.CSTNode, ...] = ()
 
     def facts(self) -> tuple[Fact, ...]:
         program = self.env.program
+        if program.body.words.isdisjoint(_SIXTEEN_BITS):
+            return ()
         self.stack.append(program.body)
         self._block(program.body.body, self.globals)
-        self.stack.pop()
         for scope in program.scopes:
             if scope.kind == "function" and not scope.name.startswith("<lambda"):
-                self.calls = 0
                 holder = Own(scope.parent, made=True) if scope.is_method and scope.parent is not None else None
                 self._run(Own(scope, holder), (), {})
         return tuple(self.found)
@@ -241,9 +245,11 @@ class _Walk:
     ) -> Value:
         """Walk a function with these arguments; its result."""
         scope = func.scope
-        if scope in self.stack or len(self.stack) > _MAX_DEPTH or self.calls > _MAX_CALLS:
+        if scope in self.stack or len(self.stack) > _MAX_DEPTH or self.budget <= 0:
             return NOTHING
-        self.calls += 1
+        key = (scope, func.holder and func.holder.scope, positional, tuple(sorted(keywords.items())), self.regions)
+        if key in self.results:
+            return self.results[key]
         frame: Frame = {}
         values = list(positional)
         plain = [p for p in scope.params if p.kind == "plain"]
@@ -273,7 +279,8 @@ class _Walk:
             own = f"{plain[0].name}." if plain else "self."
             kept = {k.removeprefix(own): v for k, v in frame.items() if k.startswith(own)}
             self.attributes.setdefault(scope.parent, kept)
-        return _joined(self.returned.pop())
+        result = self.results[key] = _joined(self.returned.pop())
+        return result
 
     def _parameter(self, scope: Scope, name: str) -> Value:
         annotation = next((p.annotation for p in scope.params if p.name == name), "")
@@ -311,6 +318,9 @@ class _Walk:
 
     def _block(self, body: list[Stmt], frame: Frame) -> None:
         for stmt in body:
+            self.budget -= 1
+            if self.budget <= 0:
+                return
             node = getattr(stmt, "node", None)
             if node is not None and not isinstance(stmt, (Branch, Loop, Region, Try, Define)):
                 self.node = node
