@@ -927,6 +927,7 @@ class Executor:
             entered = self.effects.decorating_region(decorator, callee, state)
             if entered is not None:
                 state.regions = (*state.regions, entered)
+        decorating = state.regions[len(outer_regions) :]
         if not self.silent:
             self.executed.add(callee.scope)
         self._depth += 1
@@ -941,9 +942,10 @@ class Executor:
             self.inert.add(callee.scope)
         results: list[tuple[Machine, Value, Signal | None]] = []
         keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
-        keep = keep or any(isinstance(v, Closure) for v in ())
         for after, signal in outcomes:
-            after.stack, after.calls, after.regions = outer_stack, outer_calls, outer_regions
+            after.stack, after.calls = outer_stack, outer_calls
+            # a region that was entered by hand stays open
+            after.regions = tuple(region for region in after.regions if region not in decorating)
             returned = signal[1] if signal is not None and signal[0] == "return" else NONE
             if not keep and not isinstance(returned, Func):
                 after.frames.pop(number, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
-from amplint.values import AttrOf, DictV, ItemOf, ListV, OpV, Result, Sym, Value
+from amplint.values import AttrOf, ItemOf, OpV, Result, Sym, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -112,21 +112,6 @@ class Machine:
         self.allocations[key] = number + 1
         return (key, number)
 
-    def collect(self) -> None:
-        """Forget the contents of lists and dicts that nothing refers to any more."""
-        used: set[Value] = set()
-        for frame in self.frames.values():
-            used.update(frame.values())
-        for held in self.heap.values():
-            if isinstance(held, tuple):
-                used.update(part for part in held if isinstance(part, Value))
-            elif isinstance(held, Value):
-                used.add(held)
-        for value in list(used):
-            used.update(part for part in value.parts if isinstance(part, Value))
-        for slot in [s for s in self.heap if type(s[0]) in _CONTAINERS and s[0] not in used]:
-            del self.heap[slot]
-
     # --- gradients -------------------------------------------------------------------------------
 
     def gradients(self, optimizer: Value) -> Gradients:
@@ -168,7 +153,6 @@ class Machine:
         )
 
 
-_CONTAINERS = frozenset({ListV, DictV})
 _COARSE = frozenset({Result, OpV, ItemOf, AttrOf, Sym})
 _UNKNOWN_BOOK = Book()
 FRESH_BOOK = Book(checked=False, live=False)
@@ -184,9 +168,6 @@ def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tupl
     """
     if len(states) < 2:
         return states, False
-    if len(states) > 3:
-        for state in states:
-            state.collect()
     states = _group(states, point)
     if len(states) > limit:
         return _diverse(states, limit), True

@@ -36,6 +36,10 @@ _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 _VOCABULARY = re.compile(
     rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
 )
+#: a top-level definition with its body
+_DEFINITION = re.compile(rb"^(?:class|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE)
+_FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P<names>\([^)]*\)|[^\n]*)", re.MULTILINE)
+_WORD = re.compile(rb"[A-Za-z_]\w*")
 _TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
@@ -132,12 +136,12 @@ class ModuleEnv:
 
     @cached_property
     def relevant_imports(self) -> frozenset[str]:
-        """Names imported from modules of the project that have AMP vocabulary."""
-        found = set()
+        """Names of functions and classes that other modules of the project offer here and that have AMP vocabulary."""
+        found: set[str] = set()
         for scope in self.program.scopes:
             for stmt in walk(scope.body):
-                if isinstance(stmt, Import) and self.project.may_matter(self, stmt):
-                    found.add(stmt.name)
+                if isinstance(stmt, Import):
+                    found |= self.project.offers(self, stmt)
         return frozenset(found)
 
     @cached_property
@@ -286,7 +290,7 @@ class Project:
         #: names of calls that some rule wants to see; set before the first module is entered
         self.watched: frozenset[str] = frozenset()
         self._modules: dict[Path, ModuleEnv | None] = {}
-        self._vocabulary: dict[Path, bool] = {}
+        self._telling: dict[Path, frozenset[str]] = {}
 
     @classmethod
     def for_file(cls, path: Path, settings: object = None) -> Project:
@@ -313,50 +317,81 @@ class Project:
 
     def resolve(self, importer: ModuleEnv, dotted: str, level: int) -> ModuleEnv | None:
         """The project's module that an import names, or None."""
-        for file in self._candidates(importer, dotted, level):
-            return self._load(importer, file)
+        if importer.file is not None:
+            for file in self._candidates(importer.file, dotted, level):
+                return self._load(importer, file)
         return None
 
-    def may_matter(self, importer: ModuleEnv, stmt: Import) -> bool:
-        """Whether an import names a module of the project that has AMP vocabulary; nothing is parsed."""
-        if stmt.member == "*":
+    def offers(self, importer: ModuleEnv, stmt: Import) -> frozenset[str]:
+        """The names with AMP vocabulary that an import makes callable, directly or as members of a module. Nothing is
+        parsed: definitions are found by their text."""
+        if importer.file is None or stmt.member == "*":
+            return frozenset()
+        if stmt.member is None:
+            files = list(self._candidates(importer.file, stmt.dotted, stmt.level))
+            return self._telling_names(files[0]) if files else frozenset()
+        for file in self._candidates(importer.file, stmt.dotted, stmt.level):
+            if self._member_tells(file, stmt.member, 0):
+                return frozenset((stmt.name,))
+        for file in self._candidates(importer.file, f"{stmt.dotted}.{stmt.member}".strip("."), stmt.level):
+            return self._telling_names(file)
+        return frozenset()
+
+    def _telling_names(self, file: Path) -> frozenset[str]:
+        """The definitions of a file that have AMP vocabulary, or call by name one that has."""
+        known = self._telling.get(file)
+        if known is None:
+            words: dict[str, set[str]] = {}
+            told: set[str] = set()
+            for match in _DEFINITION.finditer(self._text(file)):
+                name, chunk = match["name"].decode(), match[0]
+                words[name] = {w.decode() for w in _WORD.findall(chunk)}
+                if _VOCABULARY.search(chunk):
+                    told.add(name)
+            while more := {n for n, used in words.items() if n not in told and not told.isdisjoint(used)}:
+                told |= more
+            known = self._telling[file] = frozenset(told)
+        return known
+
+    def _member_tells(self, file: Path, name: str, depth: int) -> bool:
+        """Whether a name of a file, or what the file re-exports under it, has AMP vocabulary."""
+        if name in self._telling_names(file):
+            return True
+        text, word = self._text(file), name.encode()
+        if depth > 3 or re.search(rb"^(?:class|(?:async )?def) +" + word + rb"\b", text, re.MULTILINE):
             return False
-        full = stmt.dotted if stmt.member is None else f"{stmt.dotted}.{stmt.member}".lstrip(".")
-        for dotted in (stmt.dotted, full):
-            for file in self._candidates(importer, dotted, stmt.level):
-                if self._has_vocabulary(file) or file.name == "__init__.py":
-                    return True
+        assigned = re.search(rb"^" + word + rb"\b[^=\n]*=(.*)$", text, re.MULTILINE)
+        if assigned is not None:
+            return bool(_VOCABULARY.search(assigned[1]))
+        for match in _FROM_IMPORT.finditer(text):
+            names = match["names"]
+            if names.strip() == b"*" or word in _WORD.findall(names):
+                dotted, level = match["module"].decode(), len(match["dots"])
+                for target in self._candidates(file, dotted, level):
+                    if self._member_tells(target, name, depth + 1):
+                        return True
         return False
+
+    def _text(self, file: Path) -> bytes:
+        try:
+            data = file.read_bytes()
+        except OSError:
+            return b""
+        return data if len(data) <= MAX_BYTES else b""
 
     def mentions(self, importer: ModuleEnv, stmt: Import, name: str) -> bool:
         """Whether the file that a star import names holds a word; nothing is parsed."""
         word = name.encode()
-        for file in self._candidates(importer, stmt.dotted, stmt.level):
+        for file in self._candidates(importer.file, stmt.dotted, stmt.level) if importer.file is not None else ():
             try:
                 return file.name == "__init__.py" or word in file.read_bytes()
             except OSError:
                 return False
         return False
 
-    def _has_vocabulary(self, file: Path) -> bool:
-        known = self._vocabulary.get(file)
-        if known is None:
-            try:
-                data = file.read_bytes()
-            except OSError:
-                data = b""
-            known = self._vocabulary[file] = len(data) <= MAX_BYTES and bool(_VOCABULARY.search(data))
-        return known
-
-    def exists(self, importer: ModuleEnv, dotted: str, level: int) -> bool:
-        """Whether an import names a module of the project, relevant or not."""
-        return any(True for _ in self._candidates(importer, dotted, level))
-
-    def _candidates(self, importer: ModuleEnv, dotted: str, level: int) -> Iterable[Path]:
-        if importer.file is None:
-            return
+    def _candidates(self, importer: Path, dotted: str, level: int) -> Iterable[Path]:
         parts = [p for p in dotted.split(".") if p]
-        folder = importer.file.parent
+        folder = importer.parent
         if level:
             base = folder
             for _ in range(level - 1):

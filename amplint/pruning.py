@@ -68,6 +68,8 @@ _WEIGHT_CHANGES = frozenset("add_ sub_ mul_ div_ copy_ lerp_ addcmul_ addcdiv_".
 _EVENT_PARTS = re.compile(r"clip|scaler|autocast|optimizer$|^(Adam|SGD|RMSprop|LBFGS)")
 _STEPPED = re.compile(r"opt|sched|scal|lr|engine|accel|fabric|model|trainer|agent|solver")
 _SAVES = re.compile(r"save|dump|checkpoint|ckpt|snapshot")
+#: what a scope mentions that saves more than weights
+_STATEFUL = frozenset({"state_dict", "optimizer", "optim", "scaler", "checkpoint"})
 _HALF_WORDS = re.compile(r"half|float16|dtype|bf16|fp16|float32|\bfloat\b", re.IGNORECASE)
 _SIXTEEN_BITS = re.compile(r"half|float16|bf16|fp16", re.IGNORECASE)
 #: a scope with such a word deals with AMP, even where it only hands something on
@@ -75,8 +77,12 @@ _TELLING = re.compile(r"scaler|autocast|clip_grad", re.IGNORECASE)
 #: methods of containers and files, which say nothing about the project's classes
 _COMMON = frozenset(
     "update get items keys values append extend add pop copy join format close write read split strip sort insert remove count index clear flush "
-    "setdefault mean sum item size view reshape to cpu cuda train eval parameters detach apply log info debug warning error print".split()
+    "setdefault mean sum item size view reshape to cpu cuda eval parameters detach apply log info debug warning error print load loads parse "
+    "plot open reset forward loss process check draw show search match exists".split()
 )
+
+#: methods that put something into a list, set or dict
+_FILLS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft"})
 
 
 def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
@@ -87,7 +93,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
         names: set[str] = set()
         for stmt in _own(scope):
             if isinstance(stmt, Call):
-                name = call_name(stmt.func)
+                name = call_name(stmt.func.base if isinstance(stmt.func, Item) else stmt.func)
                 local = path_of(stmt.func).startswith("self.") or isinstance(stmt.func, Name)
                 if local or name not in _COMMON:
                     names.add(name)
@@ -149,9 +155,11 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
                         name = arg.keyword or (plain[position] if position < len(plain) else "")
                         if any(reference):
                             yield name, *reference
-                temporaries[stmt.result] = _union(handed)
+                temporaries[stmt.result] = made_of = _union(handed)
+                if any(made_of):
+                    yield stmt.result, *made_of
             elif isinstance(stmt, Assign) and isinstance(stmt.target, (Name, Attr)):
-                parts = parts_of(stmt.value) if isinstance(stmt.value, (Op, Seq)) else [stmt.value]
+                parts = parts_of(stmt.value) if isinstance(stmt.value, (Op, Seq, DictDisplay)) else [stmt.value]
                 reference = _union(_reference(part, temporaries) for part in parts)
                 if any(reference):
                     yield call_name(stmt.target), *reference
@@ -251,7 +259,7 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
         return any(_HALF_WORDS.search(_text(a.value)) or (a.keyword or "") == "dtype" for a in stmt.args)
     if name == "__enter__" or name == "__exit__":
         return True
-    if _SAVES.search(name):
+    if _SAVES.search(name) and (path == "torch" or not scope.words.isdisjoint(_STATEFUL)):
         return True
     if any(_reads_gradient(e) for a in stmt.args for e in parts_of(a.value)) or (base is not None and any(_reads_gradient(e) for e in parts_of(base))):
         return True
@@ -356,18 +364,29 @@ class _Slice:
     def _call_matters(self, stmt: Call) -> bool:
         if _is_event_call(stmt, self.env, self.scope):
             return True
-        name = call_name(stmt.func)
+        name = call_name(stmt.func.base if isinstance(stmt.func, Item) else stmt.func)
         path = path_of(stmt.func)
+        if self._fills_needed(stmt.func):
+            return True
         if isinstance(stmt.func, Name) or path.startswith("self.") or name not in _COMMON:
             if name in self.env.relevant_names or name in self.env.relevant_imports or name in self.env.held_names:
                 return True
         if path in self.roles and self.roles[path] == "model":
             return True
         for arg in stmt.args:
-            argument = path_of(arg.value)
-            if argument and (argument == "self" or self.roles.get(argument) in ("scaler", "optimizer") or "scaler" in argument):
-                return True
+            held = parts_of(arg.value) if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
+            for argument in map(path_of, held):
+                if argument and (argument == "self" or self.roles.get(argument) in ("scaler", "optimizer") or "scaler" in argument):
+                    return True
         return path.startswith("self.") and bool(library.HOOK_NAMES.search(name)) and name not in _COMMON
+
+    def _fills_needed(self, func: Expr) -> bool:
+        """Whether a call puts something into a list or dict that is read."""
+        if not isinstance(func, Attr) or func.name not in _FILLS:
+            return False
+        if isinstance(func.base, Name):
+            return func.base.id in self.names
+        return isinstance(func.base, Attr) and bool(_STEPPED.search(func.base.name.lower()))
 
     def _defines_needed(self, target: Expr) -> bool:
         if isinstance(target, Name):

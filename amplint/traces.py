@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial
+from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, worth_keeping
 from amplint.library import FRAMEWORK_NAMES, role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import Import, Scope, walk
@@ -120,7 +120,7 @@ def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
         return _finish(executor, scope, [])
     states = [s for s, _ in outcomes]
     if states and "globals" not in env.shared:
-        env.shared["globals"] = (dict(states[0].frames[number]), dict(states[0].heap))
+        env.shared["globals"] = (dict(states[0].frames[number]), worth_keeping(states[0].heap))
     if executor.truncated:
         executor.executed = before
     return _finish(executor, scope, states)
@@ -193,6 +193,7 @@ def _keywords(env: ModuleEnv, scope: Scope) -> dict[str, Value]:
 def _annotated(env: ModuleEnv, executor: Executor, annotation: str, scope: Scope, name: str, state: Machine) -> Value | None:
     if not annotation:
         return None
+    executor.enter_globals(env, state)
     saved = state.stack
     state.stack = (-env.number,)
     first, *rest = annotation.split(".")
