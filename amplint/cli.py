@@ -102,8 +102,12 @@ _OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
     (("--extend-exclude",), _PATTERNS, "Leave these out besides the excluded ones."),
     (("--force-exclude",), _FLAG, "Leave excluded files out even where they are named."),
     (("--jobs", "-j"), {"type": click.IntRange(min=1)}, "Processes to use.  [default: as many as pay]"),
-    (("--no-cache",), _FLAG, "Accepted, and always so: amplint keeps no cache."),
-    (("--cache-dir",), {"type": _PATH, "metavar": "DIR"}, "Accepted, and not written to: amplint keeps no cache."),
+    (("--no-cache",), _FLAG, "Analyse all files anew, and keep no results."),
+    (
+        ("--cache-dir",),
+        {"type": _PATH, "metavar": "DIR"},
+        "Where results are kept.  [default: .amplint_cache beside the configuration]",
+    ),
     (("--exit-zero",), _FLAG, "Exit with 0 in spite of findings."),
     (("--statistics",), _FLAG, "Show how often each rule was broken, not where."),
     (("--stdin-filename",), {"type": _FILE}, "The name of what is read from standard input (-)."),
@@ -175,6 +179,19 @@ def rules(form: str, color: str) -> None:
         click.echo(pages.markdown_table(registry.all_rules()), nl=False)
     else:
         click.echo(pages.table(registry.all_rules()), nl=False, color=use_color(color, sys.stdout))
+
+
+@cli.command()
+@click.option("--stdio", is_flag=True, help="Accepted: the server always speaks on standard input and output.")
+def server(stdio: bool) -> None:
+    """Run the language server, for editors."""
+    try:
+        from amplint.server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise Failure("the language server needs pygls: pip install 'amplint[server]'") from None
+    serve()
 
 
 @cli.command("config-schema")

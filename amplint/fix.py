@@ -105,7 +105,7 @@ def fix_all(run: Run, recheck: Recheck, unsafe: bool = False) -> tuple[Fixed, Ru
         chosen = _usable(_without_overlaps(wanted), run.sources, refused)
         if not chosen:
             break
-        new = _attempt(chosen, run.sources) or {}
+        new = attempt(chosen, run.sources) or {}
         contents = {run.sources.path(display): data for display, data in {**fixed.after, **new}.items()}
         after = recheck(contents)
         before_counts, after_counts = _counts(run), _counts(after)
@@ -142,18 +142,18 @@ def _without_overlaps(findings: Iterable[Finding]) -> list[Finding]:
 
 def _usable(findings: Sequence[Finding], sources: Sources, refused: set[tuple[str, str]]) -> list[Finding]:
     """The findings whose fixes leave Python behind, together; what breaks a file by itself is refused."""
-    if not findings or _attempt(findings, sources) is not None:
+    if not findings or attempt(findings, sources) is not None:
         return list(findings)
     usable: list[Finding] = []
     for finding in findings:
-        if _attempt([finding], sources) is None:
+        if attempt([finding], sources) is None:
             refused.add(_key(finding))
-        elif _attempt([*usable, finding], sources) is not None:
+        elif attempt([*usable, finding], sources) is not None:
             usable.append(finding)
     return usable
 
 
-def _attempt(findings: Sequence[Finding], sources: Sources) -> dict[str, bytes] | None:
+def attempt(findings: Sequence[Finding], sources: Sources) -> dict[str, bytes] | None:
     """The new bytes of the files that fixes touch; None where one of them is not checked, or would not be Python."""
     by_file: dict[str, list[Edit]] = {}
     for finding in findings:

@@ -7,11 +7,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from amplint.engine import OWN_RULES
-from amplint.finding import Edit, Place
+from amplint.finding import Edit, Finding, Place
 from amplint.fix import apply_edits
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
+    from amplint.engine import Run, Sources
 
 _DIRECTIVE = re.compile(r"#\s*amplint:\s*ignore\s*\[([^\]]*)\]")
 
@@ -28,7 +28,7 @@ def with_ignores(run: Run) -> dict[str, bytes]:
             wanted[finding.place.path, finding.place.cell, finding.statement[1]].add(finding.rule)
     edits: dict[str, list[Edit]] = defaultdict(list)
     for (path, cell, line), codes in sorted(wanted.items(), key=str):
-        edits[path].append(_edit(run.sources.line(path, line, cell) or "", path, cell, line, codes))
+        edits[path].append(_edit(run.sources, path, cell, line, codes))
     changed = {}
     for path, own in edits.items():
         module = run.sources.module(path)
@@ -37,7 +37,16 @@ def with_ignores(run: Run) -> dict[str, bytes]:
     return changed
 
 
-def _edit(text: str, path: str, cell: int | None, line: int, codes: set[str]) -> Edit:
+def ignore_edit(finding: Finding, sources: Sources) -> Edit | None:
+    """The edit that suppresses one finding; None for what no comment can suppress."""
+    if finding.rule in OWN_RULES:
+        return None
+    place = finding.place
+    return _edit(sources, place.path, place.cell, finding.statement[1], {finding.rule})
+
+
+def _edit(sources: Sources, path: str, cell: int | None, line: int, codes: set[str]) -> Edit:
+    text = sources.line(path, line, cell) or ""
     there = _DIRECTIVE.search(text)
     if there is not None:
         named = [code.strip() for code in there[1].split(",") if code.strip()]

@@ -1,0 +1,300 @@
+"""`amplint server`: findings while one types, from the text as it is in the editor.
+
+All open documents are checked together, so that a finding that one file causes in another is seen as on the command
+line. A check starts when nobody has typed for a moment; only one runs at a time.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import io
+import os
+import sys
+import threading
+import tokenize
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+from pygls.uris import to_fs_path
+from pygls.workspace import TextDocument
+
+import amplint
+from amplint import target
+from amplint.config import KEYS, ConfigError, Configuration, Selection, settings_from
+from amplint.engine import UNREADABLE, Run, check
+from amplint.files import SUFFIXES
+from amplint.fix import fix_all
+from amplint.lsp import FIX_ALL, View
+
+#: seconds without a change after which a check starts
+PAUSE = 0.25
+#: recursive walks over deep trees need more than what some systems give a thread
+STACK = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The documents that are open: their text by absolute path, and how the editor names them."""
+
+    contents: Mapping[Path, bytes]
+    uris: Mapping[Path, str]
+    versions: Mapping[str, int | None]
+
+
+class Server(LanguageServer):
+    """A language server on standard input and output."""
+
+    def __init__(self) -> None:
+        # whole texts: positions in edits would have to be resolved by lines that are split as Python's
+        # str.splitlines does it, which takes a form feed for the end of a line
+        super().__init__("amplint", amplint.__version__, types.TextDocumentSyncKind.Full)
+        self._worker = _worker_thread()
+        self._busy = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[View | None]] = set()
+        self._view: View | None = None
+        self._outdated = 0  # how often something else than an open text has changed
+        self._published: set[str] = set()
+        self._complaint = ""
+        self._options: Mapping[str, Any] = {}
+
+    def configure(self, options: object) -> None:
+        """Take settings from the editor, named as the TOML keys are; they count over all configuration files."""
+        self._options = options if isinstance(options, Mapping) else {}
+        self._view = None
+
+    def schedule(self, outdated: bool = False) -> None:
+        """Check when nothing has changed for a moment; `outdated` says that it is not the open texts that changed."""
+        if outdated:
+            self._outdated += 1
+            self._view = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(PAUSE, self._start)
+
+    def _start(self) -> None:
+        task = asyncio.ensure_future(self.view())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[View | None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            text = "".join(traceback.format_exception(error))
+            self.window_log_message(types.LogMessageParams(types.MessageType.Error, text))
+
+    async def view(self) -> View | None:
+        """What is known of the texts as they are now, checked again where they changed; None without a usable
+        configuration. The diagnostics are published."""
+        async with self._busy:
+            snapshot = self._snapshot()
+            if self._view is not None and self._view.versions == snapshot.versions:
+                return self._view
+            self._view, outdated = None, self._outdated
+            try:
+                run = await asyncio.get_running_loop().run_in_executor(self._worker, self._check, snapshot.contents)
+            except ConfigError as error:
+                self._complain(str(error))
+                self._publish(None, snapshot)
+                return None
+            self._complaint = ""
+            for fault in run.errors:
+                text = f"internal error on {fault.path} [{fault.hash}]: {fault.message}\n{fault.traceback}"
+                self.window_log_message(types.LogMessageParams(types.MessageType.Error, text))
+            edits = self.client_capabilities.workspace and self.client_capabilities.workspace.workspace_edit
+            versioned = bool(edits and edits.document_changes)
+            view = View(run, snapshot.uris, snapshot.versions, self.workspace.position_codec, versioned)
+            self._publish(view, snapshot)
+            if outdated == self._outdated and self._snapshot().versions == snapshot.versions:
+                self._view = view
+            return view
+
+    async def fix_all(self, view: View, uri: str) -> types.CodeAction | None:
+        """The action that applies every safe fix of a document, as `--fix` would."""
+        snapshot = self._snapshot()
+        path = next((path for path, own in snapshot.uris.items() if own == uri), None)
+        if path is None or snapshot.versions != view.versions:
+            return None
+
+        def fixed() -> Mapping[str, bytes]:
+            run = self._check(snapshot.contents, [path])
+            return fix_all(run, lambda new: self._check({**snapshot.contents, **new}, [path]))[0].after
+
+        try:
+            after = await asyncio.get_running_loop().run_in_executor(self._worker, fixed)
+        except ConfigError:
+            return None
+        return view.fix_all_action(after)
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> _Snapshot:
+        documents = {
+            Path(path).absolute(): document
+            for uri, document in self.workspace.text_documents.items()
+            if uri.startswith("file:") and (path := to_fs_path(uri)) and _is_checked(document, path)
+        }
+        return _Snapshot(
+            {path: _encoded(document.source) for path, document in documents.items()},
+            {path: document.uri for path, document in documents.items()},
+            {document.uri: document.version for document in documents.values()},
+        )
+
+    def _check(self, contents: Mapping[Path, bytes], paths: list[Path] | None = None) -> Run:
+        target.asked_for.cache_clear()
+        overrides, selection = _overrides(self._options)
+        configuration = Configuration({"force_exclude": True, **overrides}, selection)
+        run = check(list(contents) if paths is None else paths, configuration, contents=contents, jobs=1)
+        run.findings = [f for f in run.findings if f.rule != UNREADABLE or _is_python(run, f.place.path)]
+        return run
+
+    def _publish(self, view: View | None, snapshot: _Snapshot) -> None:
+        open_now = set(self.workspace.text_documents)
+        for uri, version in snapshot.versions.items():
+            diagnostics = view.diagnostics(uri) if view is not None else []
+            if uri in open_now:
+                self._send(uri, diagnostics, version)
+        for uri in self._published - open_now:
+            self._send(uri, [], None)
+        self._published = set(snapshot.versions) & open_now
+
+    def _send(self, uri: str, diagnostics: list[types.Diagnostic], version: int | None) -> None:
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics, version))
+
+    def _complain(self, message: str) -> None:
+        """Say once, not with every letter that is typed, that there is no usable configuration."""
+        if message != self._complaint:
+            self._complaint = message
+            self.window_show_message(types.ShowMessageParams(types.MessageType.Error, f"amplint: {message}"))
+
+
+def _worker_thread() -> ThreadPoolExecutor:
+    """A pool of one thread that has the stack for deep trees."""
+    pool = ThreadPoolExecutor(1, "amplint")
+    with contextlib.suppress(ValueError, RuntimeError):
+        before = threading.stack_size(STACK)
+        pool.submit(int).result()  # starts the thread
+        threading.stack_size(before)
+    return pool
+
+
+def _is_checked(document: TextDocument, path: str) -> bool:
+    return document.language_id == "python" or path.endswith(SUFFIXES)
+
+
+def _encoded(text: str) -> bytes:
+    """The bytes that an editor would write; a coding cookie is followed, as whoever decodes them will follow it."""
+    data = text.encode("utf-8", "surrogatepass")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return text.encode(encoding)
+    except (SyntaxError, UnicodeError):
+        return data
+
+
+def _is_python(run: Run, display: str) -> bool:
+    """Whether CPython's own parser takes a file: what it refuses, every editor reports by itself."""
+    module = run.sources.module(display)
+    if module is None:
+        return True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(module.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _overrides(table: Mapping[str, Any]) -> tuple[dict[str, Any], Selection | None]:
+    """What the editor's settings put over the configuration files. Raises ConfigError."""
+    settings = settings_from(table, Path.cwd(), None)
+    attributes = {key.replace("-", "_") for key in table if key in KEYS}
+    selection = settings.layers[0] if settings.layers else None
+    own = {name: getattr(settings, name) for name in attributes if hasattr(settings, name)}
+    return own, selection
+
+
+def create() -> Server:
+    """A server with its features, not started yet."""
+    server = Server()
+
+    @server.feature(types.INITIALIZE)
+    def initialize(params: types.InitializeParams) -> None:
+        server.configure(params.initialization_options)
+
+    @server.feature(types.INITIALIZED)
+    def initialized(params: types.InitializedParams) -> None:
+        workspace = server.client_capabilities.workspace
+        watching = workspace.did_change_watched_files if workspace is not None else None
+        if watching is not None and watching.dynamic_registration:
+            globs = ("**/*.py", "**/{pyproject,amplint}.toml", "**/requirements*.txt", "**/setup.cfg")
+            options = types.DidChangeWatchedFilesRegistrationOptions([types.FileSystemWatcher(glob) for glob in globs])
+            registration = types.Registration("amplint-files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
+            server.client_register_capability(types.RegistrationParams([registration]))
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    def files_changed(params: types.DidChangeWatchedFilesParams) -> None:
+        server.schedule(outdated=True)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenTextDocumentParams) -> None:
+        server.schedule()
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        server.schedule()
+
+    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def saved(params: types.DidSaveTextDocumentParams) -> None:
+        server.schedule(outdated=True)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(params: types.DidCloseTextDocumentParams) -> None:
+        server.schedule(outdated=True)
+
+    @server.feature(
+        types.TEXT_DOCUMENT_CODE_ACTION,
+        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, FIX_ALL]),
+    )
+    async def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        view = await server.view()
+        if view is None:
+            return []
+        uri, only = params.text_document.uri, params.context.only
+        found = view.actions(uri, params.range) if _wanted(only, types.CodeActionKind.QuickFix) else []
+        if only is not None and _wanted(only, FIX_ALL):  # it takes several checks, so only on demand
+            everything = await server.fix_all(view, uri)
+            found += [everything] if everything is not None else []
+        return found
+
+    @server.feature(types.TEXT_DOCUMENT_HOVER)
+    async def hover(params: types.HoverParams) -> types.Hover | None:
+        view = await server.view()
+        return view.hover(params.text_document.uri, params.position) if view is not None else None
+
+    return server
+
+
+def _wanted(only: Sequence[types.CodeActionKind | str] | None, kind: str) -> bool:
+    """Whether a kind of action is among those asked for; a kind stands for those below it as well."""
+    kinds = [wanted.value if isinstance(wanted, types.CodeActionKind) else wanted for wanted in only or ()]
+    return only is None or any(kind == wanted or kind.startswith(f"{wanted}.") for wanted in kinds)
+
+
+def serve() -> None:
+    """Speak the protocol on standard input and output until the editor ends it."""
+    # the protocol has a stream of its own, which pygls closes; whatever is printed by accident cannot get into it
+    protocol = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    with contextlib.redirect_stdout(sys.stderr):
+        create().start_io(stdout=protocol)
