@@ -32,6 +32,7 @@ from amplint.target import in_range, target_of
 if TYPE_CHECKING:
     import libcst as cst
 
+    from amplint.cache import Answer, Cache, ObservedProject, Question
     from amplint.project import Project
     from amplint.rule import Fault, Rule
 
@@ -140,6 +141,8 @@ class _Job:
     target: str
     settings: Settings
     contents: Mapping[Path, bytes]
+    #: whether to keep track of what the result depends on
+    observed: bool
 
 
 @dataclass(slots=True)
@@ -152,8 +155,13 @@ class _Raw:
 
 @dataclass(slots=True)
 class _Result:
+    """What the rules say about one file. `data` is a hash of its bytes, `asked` what else the result depends on;
+    None where it cannot be told, or must not be kept."""
+
     found: list[_Raw] = field(default_factory=list)
     errors: list[InternalError] = field(default_factory=list)
+    data: str = ""
+    asked: dict[Question, Answer] | None = None
 
 
 @dataclass(slots=True)
@@ -166,6 +174,7 @@ class _Plan:
     governing: _Governing
     job: _Job | None = None
     size: int = 0
+    data: str = ""
     has_directives: bool = False
     findings: list[Finding] = field(default_factory=list)
 
@@ -200,12 +209,15 @@ def check(
     contents: Mapping[Path, bytes] | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
+    caching: bool = False,
+    cache_dir: Path | None = None,
 ) -> Run:
     """Check the files under `paths`.
 
     `contents` stands in for what is on disk, by absolute path (an editor's buffer, standard input, a fix that is
-    not written yet). `jobs` None uses as many processes as there are processors, where that pays. Raises
-    ConfigError for a configuration that cannot be used.
+    not written yet). `jobs` None uses as many processes as there are processors, where that pays.
+    `caching` uses the results of earlier runs, and keeps those of this one, in `cache_dir` or else beside the
+    configuration; a run with `contents` never does. Raises ConfigError for a configuration that cannot be used.
     """
     started = time.perf_counter()
     _projects.clear()
@@ -215,12 +227,13 @@ def check(
     top = configuration.for_folder(_common_folder(paths, base))
     files, problems = discover(paths, configuration.for_folder, base, top.force_exclude)
     run = Run(top, target_of(_common_folder(paths, base), top.torch), _sources(files, contents), tuple(files))
-    plans = [_plan(file, configuration, contents, run) for file in files]
+    caching = caching and not contents
+    plans = [_plan(file, configuration, contents, run, caching) for file in files]
 
     pending = [plan for plan in plans if plan.job is not None]
     run.parsed = len(pending)
     raws: list[_Raw] = []
-    for result in _results(pending, jobs, progress):
+    for result in _cached(pending, _cache(top, cache_dir) if caching and pending else None, jobs, progress):
         raws.extend(result.found)
         run.errors.extend(result.errors)
     _settle(raws, plans, base, run)
@@ -248,7 +261,9 @@ def _sources(files: Iterable[SourceFile], contents: Mapping[Path, bytes]) -> Sou
 # -- deciding what to analyse ----------------------------------------------------------------------------
 
 
-def _plan(file: SourceFile, configuration: Configuration, contents: Mapping[Path, bytes], run: Run) -> _Plan:
+def _plan(
+    file: SourceFile, configuration: Configuration, contents: Mapping[Path, bytes], run: Run, observed: bool
+) -> _Plan:
     """Read and screen one file; findings about the file itself are entered at once."""
     folder = file.path.parent
     settings = configuration.for_folder(folder)
@@ -264,8 +279,9 @@ def _plan(file: SourceFile, configuration: Configuration, contents: Mapping[Path
     hits = plan.governing.screen.rules_for(data, is_notebook)
     plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
     if hits:
-        plan.job = _Job(file, tuple(rule.code for rule in hits), target, settings, contents)
+        plan.job = _Job(file, tuple(rule.code for rule in hits), target, settings, contents, observed)
         plan.size = len(data)
+        plan.data = hashlib.sha256(data).hexdigest() if observed else ""
         return plan
     run.screened_out += 1
     must_parse = file.named or plan.has_directives or plan.governing.parsing.rules_for(data, is_notebook)
@@ -317,6 +333,50 @@ def _report_folders(problems: Iterable[Unreadable], settings: Settings, run: Run
 
 
 # -- analysing -------------------------------------------------------------------------------------------
+
+
+def _cache(settings: Settings, folder: Path | None) -> Cache:
+    from amplint.cache import FOLDER, Cache
+
+    return Cache(settings.root / FOLDER if folder is None else folder)
+
+
+def _cached(
+    plans: Sequence[_Plan], cache: Cache | None, jobs: int | None, progress: Progress | None
+) -> Iterator[_Result]:
+    """The results of all jobs: those that the cache knows, then the others, which it gets to know."""
+    if cache is None:
+        yield from _results(plans, jobs, progress)
+        return
+    missing: list[tuple[_Plan, str]] = []
+    for plan in plans:
+        key = _cache_key(plan)
+        known = cache.get(key, plan.data, _observed(plan))
+        if known is None:
+            missing.append((plan, key))
+        else:
+            yield _Result([_Raw(finding, text) for finding, text in known])
+    results = _results([plan for plan, _ in missing], jobs, progress)
+    for (plan, key), result in zip(missing, results, strict=True):
+        if result.asked is not None and not result.errors:
+            found = [(raw.finding, raw.text) for raw in result.found]
+            cache.put(key, result.data, result.asked, found, _observed(plan))
+        yield result
+
+
+def _cache_key(plan: _Plan) -> str:
+    from amplint.cache import key_of
+
+    codes = plan.job.codes if plan.job is not None else ()
+    return key_of(plan.file.path, plan.file.display, codes, plan.target, plan.settings, _observed(plan).root)
+
+
+def _observed(plan: _Plan) -> ObservedProject:
+    from amplint.cache import ObservedProject
+
+    project = _project(plan.file, plan.settings, observed=True)
+    assert isinstance(project, ObservedProject)
+    return project
 
 
 def _results(plans: Sequence[_Plan], jobs: int | None, progress: Progress | None) -> Iterator[_Result]:
@@ -377,14 +437,15 @@ def _in_processes(work: Sequence[_Job], processes: int) -> Iterator[_Result]:
 _projects: dict[tuple[Path, Settings], Project] = {}
 
 
-def _project(file: SourceFile, settings: Settings) -> Project:
+def _project(file: SourceFile, settings: Settings, observed: bool) -> Project:
     """The project of a file; files of one project share what was read of it."""
+    from amplint.cache import ObservedProject
     from amplint.project import Project
 
     by_folder = (file.path.parent, settings)
     found = _projects.get(by_folder)
     if found is None:
-        found = Project.for_file(file.path, settings)
+        found = (ObservedProject if observed else Project).for_file(file.path, settings)
         found = _projects.setdefault((found.root, settings), found)
         _projects[by_folder] = found
     return found
@@ -397,6 +458,8 @@ def _analyse(job: _Job) -> _Result:
     try:
         if data is None:
             data = job.file.path.read_bytes()
+        if job.observed:
+            result.data = hashlib.sha256(data).hexdigest()
         module = SourceModule.from_bytes(data, job.file.display)
         module.tree  # noqa: B018 - parse before anything else is done
     except OSError as error:
@@ -415,11 +478,14 @@ def _analyse(job: _Job) -> _Result:
 
 def _run_rules(job: _Job, module: SourceModule, result: _Result) -> None:
     from amplint.analysis import analyse
+    from amplint.cache import ObservedProject
 
     rules = tuple(rule for rule in registry.all_rules() if rule.code in job.codes)
     while rules:
         try:
-            project = _project(job.file, job.settings)
+            project = _project(job.file, job.settings, job.observed)
+            if isinstance(project, ObservedProject):
+                project.saw(job.file.path, result.data)
             for path, data in job.contents.items():
                 if path != job.file.path:
                     project.enter(SourceModule.from_bytes(data, _display(path)), path)
@@ -447,6 +513,8 @@ def _run_rules(job: _Job, module: SourceModule, result: _Result) -> None:
                 result.found.append(_raw(rule, fault, job.target))
             except Exception as error:
                 result.errors.append(replace(_internal_error(job.file.display, error), rule=rule.code))
+        if isinstance(project, ObservedProject):
+            result.asked = project.asked_from(job.file.path)
         return
 
 

@@ -38,6 +38,8 @@ class Arguments:
     since: str | None
     verifying: bool
     jobs: int | None
+    no_cache: bool
+    cache_dir: Path | None
     exit_zero: bool
     statistics: bool
     stdin_filename: Path | None
@@ -121,6 +123,8 @@ class Session:
             contents={**self._contents, **contents},
             jobs=arguments.jobs,
             progress=progress,
+            caching=not arguments.no_cache,
+            cache_dir=arguments.cache_dir,
         )
         if progress is not None:
             progress.clear()
