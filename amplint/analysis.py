@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-
-import re
 
 from amplint import guards
 from amplint.effects import within
@@ -13,7 +12,7 @@ from amplint.execution import Executor, Settings
 from amplint.finding import Confidence
 from amplint.rule import Fault, Rule, Site
 from amplint.traces import Trace, explore
-from amplint.values import AttrOf, Const, Instance, ItemOf, OpV, Optimizer, Result, Scaler, Sym, Value
+from amplint.values import AttrOf, Const, Instance, ItemOf, Optimizer, OpV, Result, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv, Project
@@ -218,7 +217,8 @@ def arbitrate(found: list[tuple[Rule, Fault]]) -> list[tuple[Rule, Fault]]:
         touched = {fault.site.identity, *(site.identity for site, _ in fault.steps)}
         rivals = [other for code in rule.yields_to for other in spoken.get(code, ())]
         if any(
-            other.site.identity in touched or fault.site.identity in {site.identity for site, _ in other.steps} for other in rivals
+            other.site.identity in touched or fault.site.identity in {site.identity for site, _ in other.steps}
+            for other in rivals
         ):
             continue
         kept.append((rule, fault))

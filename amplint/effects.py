@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
 from amplint.machine import FRESH_BOOK
-from amplint.program import Assign, Attr, Call, Evaluate, Expr, Handler, Jump, Region, Stmt, Yield
+from amplint.program import Assign, Attr, Call, Evaluate, Handler, Jump, Region, Stmt, Yield
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -67,8 +67,8 @@ from amplint.values import (
     ListV,
     Many,
     Net,
-    OpV,
     Optimizer,
+    OpV,
     Param,
     Params,
     Partial,
@@ -95,12 +95,19 @@ if TYPE_CHECKING:
 CallOutcome = tuple["Machine", Value, "Signal | None"]
 
 _SELF_RETURNING = frozenset(
-    "to cuda cpu train eval requires_grad_ xpu npu mlu hpu float double half bfloat16 type contiguous share_memory to_empty".split()
+    "to cuda cpu train eval requires_grad_ xpu npu mlu hpu float double half bfloat16 type contiguous "
+    "share_memory to_empty".split()
 )
-_VALUE_KEEPING = frozenset("clone contiguous view reshape flatten float double half bfloat16 to cuda type_as squeeze unsqueeze view_as".split())
+_VALUE_KEEPING = frozenset(
+    "clone contiguous view reshape flatten float double half bfloat16 to cuda type_as squeeze unsqueeze view_as".split()
+)
 _TENSOR_KEYWORDS = frozenset({"gradient", "retain_graph", "create_graph", "inputs"})
-_BENIGN_EXT = re.compile(r"^(torch\.(?!amp|autograd|cuda\.amp)|numpy|math|random|os|json|logging|wandb|time|tqdm|copy|itertools|functools|print$)")
-_DETACHING = frozenset({"detach", "item", "cpu_item", "tolist", "numpy", "argmax", "detach_", "size", "dim", "numel", "shape"})
+_BENIGN_EXT = re.compile(
+    r"^(torch\.(?!amp|autograd|cuda\.amp)|numpy|math|random|os|json|logging|wandb|time|tqdm|copy|itertools|functools|print$)"
+)
+_DETACHING = frozenset(
+    {"detach", "item", "cpu_item", "tolist", "numpy", "argmax", "detach_", "size", "dim", "numel", "shape"}
+)
 
 
 class Effects:
@@ -168,7 +175,9 @@ class Effects:
             return [(state, self._pretrained(callee, pos, kw, site, state), None)]
         return self._unknown(callee, pos, kw, site, state)
 
-    def _scaler(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _scaler(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         enabled = self.scaler_enabled(callee.dotted, pos, kw)
         flavour = "sharded" if library.role(callee.dotted) == "sharded_scaler" else "torch"
         scaler = Scaler(state.allocate(id(site.node)), flavour, enabled)
@@ -197,8 +206,10 @@ class Effects:
             return pos[index]
         return AttrOf(kw["**"], "enabled") if "**" in kw else TRUE
 
-    def _autocast(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
-        names = ("device_type", "dtype", "enabled", "cache_enabled")
+    def _autocast(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        names: tuple[str, ...] = ("device_type", "dtype", "enabled", "cache_enabled")
         device: Value | None = None
         if library.role(callee.dotted) == "device_autocast":
             names = ("enabled", "dtype", "cache_enabled")
@@ -207,7 +218,7 @@ class Effects:
             names = ("device_type", "enabled", "dtype", "cache_enabled")
         if pos and isinstance(pos[0], (Func, Instance)):
             return [(state, Result(callee, tuple(pos), state.loops), None)]
-        given = dict(zip(names, pos))
+        given = dict(zip(names, pos, strict=False))
         given.update(kw)
         enabled = given.get("enabled", AttrOf(kw["**"], "enabled") if "**" in kw else TRUE)
         dtype = given.get("dtype")
@@ -230,19 +241,25 @@ class Effects:
         )
         return [(state, context, None)]
 
-    def _plain_context(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _plain_context(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         role = library.role(callee.dotted)
         kind = {"null_context": "null", "exit_stack": "stack"}.get(role or "", role or "other")
         if kind in ("no_grad", "enable_grad") and pos and isinstance(pos[0], Func):
             return [(state, pos[0], None)]
         return [(state, Context(kind, state.allocate(id(site.node)), None), None)]
 
-    def _partial(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _partial(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         if not pos:
             return [(state, Result(callee, (), state.loops), None)]
         return [(state, Partial(pos[0], tuple(pos[1:]), tuple(kw.items())), None)]
 
-    def _autograd_backward(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _autograd_backward(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         loss = pos[0] if pos else kw.get("tensors", Sym("tensors", id(site.node)))
         for value in self.contents(loss, state):
             loss = value if loss is None or not loss.taint.scales else loss
@@ -251,17 +268,23 @@ class Effects:
         self.backward(loss, site, state, functional=True)
         return [(state, NONE, None)]
 
-    def _autograd_grad(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _autograd_grad(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         loss = pos[0] if pos else kw.get("outputs", Sym("outputs", id(site.node)))
         create_graph = kw.get("create_graph", pos[4] if len(pos) > 4 else FALSE)
         taint = CLEAN
         for value in self.contents(loss, state):
             taint = taint | value.taint
         taint = taint | loss.taint
-        self.x.record("autograd_grad", site, state, details={"value": loss, "create_graph": create_graph, "scales": taint.scales})
+        self.x.record(
+            "autograd_grad", site, state, details={"value": loss, "create_graph": create_graph, "scales": taint.scales}
+        )
         return [(state, Result(callee, (loss,), state.loops, taint=taint), None)]
 
-    def _save(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _save(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         payload = pos[0] if pos else kw.get("obj", Sym("payload", id(site.node)))
         self.save(payload, callee.dotted, site, state)
         return [(state, NONE, None)]
@@ -282,7 +305,9 @@ class Effects:
             },
         )
 
-    def _optimizer(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _optimizer(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         params = pos[0] if pos else kw.get("params", kw.get("model_params", kw.get("model_or_params", NONE)))
         owners = self.parameter_owners(params, state) or None
         if owners is None and isinstance(params, (Net, Instance)):
@@ -291,7 +316,11 @@ class Effects:
         self.x.sites.setdefault(optimizer, site)
         state.grads[optimizer] = NOTHING
         self.x.record(
-            "construct_optimizer", site, state, optimizer=optimizer, details={"owners": owners, "keywords": dict(kw), "callee": callee.dotted}
+            "construct_optimizer",
+            site,
+            state,
+            optimizer=optimizer,
+            details={"owners": owners, "keywords": dict(kw), "callee": callee.dotted},
         )
         return [(state, optimizer, None)]
 
@@ -301,27 +330,39 @@ class Effects:
         that chooses a class by name gives one optimizer and not a dozen."""
         return state.allocate(("optimizer", state.frame.get("#scope"), state.stack[-1] < 0))
 
-    def _scheduler(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _scheduler(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         optimizer = pos[0] if pos else kw.get("optimizer", NONE)
         return [(state, Scheduler(state.allocate(id(site.node)), callee.dotted, optimizer), None)]
 
-    def _net(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _net(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         children = tuple(v for v in pos if isinstance(v, (Net, Instance, Sym, AttrOf)))
-        net = Net(state.allocate(id(site.node)), callee.dotted, *((children,) if children and callee.dotted in library.CONTAINERS else ()))
+        net = Net(
+            state.allocate(id(site.node)),
+            callee.dotted,
+            *((children,) if children and callee.dotted in library.CONTAINERS else ()),
+        )
         self.x.sites.setdefault(net, site)
         dtype = self.dtype(kw.get("dtype"))
         if dtype in ("float16", "bfloat16"):
             self.cast(net, dtype, "dtype=", site, state)
         return [(state, net, None)]
 
-    def _same_module(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _same_module(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         model = pos[0] if pos else kw.get("module", kw.get("model", Sym("module", id(site.node))))
         if library.role(callee.dotted) == "fsdp1":
             state.heap[(model, "#fsdp1")] = TRUE
             self.x.record("fsdp", site, state, details={"module": model, "keywords": dict(kw)})
         return [(state, model, None)]
 
-    def _copy(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _copy(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         value = pos[0] if pos else NONE
         if isinstance(value, Scaler):
             self.x.record("copy", site, state, scaler=value, details={"of": value, "stages": state.book(value).stages})
@@ -329,7 +370,9 @@ class Effects:
             return [(state, Net(state.allocate(id(site.node)), "copy"), None)]
         return [(state, value, None)]
 
-    def _clip(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _clip(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         params = pos[0] if pos else kw.get("parameters", kw.get("model_params", NONE))
         limit = kw.get("max_norm", kw.get("clip_value", kw.get("value", pos[1] if len(pos) > 1 else None)))
         last = callee.dotted.rpartition(".")[2]
@@ -338,7 +381,9 @@ class Effects:
         self.clip(owners, limit, last, strict, site, state)
         return [(state, Grad(owners, "norm"), None)]
 
-    def clip(self, owners: frozenset[Value], limit: Value | None, function: str, strict: Value, site: Site, state: Machine) -> None:
+    def clip(
+        self, owners: frozenset[Value], limit: Value | None, function: str, strict: Value, site: Site, state: Machine
+    ) -> None:
         """Record a gradient clip."""
         self.x.record(
             "clip",
@@ -348,7 +393,9 @@ class Effects:
             details={"owners": owners, "limit": limit, "function": function, "error_if_nonfinite": strict},
         )
 
-    def _total_norm(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _total_norm(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         owners: frozenset[Value] = frozenset()
         for value in [*pos, *kw.values()]:
             for part in [value, *self.contents(value, state)]:
@@ -359,14 +406,20 @@ class Effects:
         self.x.record("grad_read", site, state, before=self.concerned(owners, state), details=details)
         return [(state, Grad(owners, "derived"), None)]
 
-    def _default_dtype(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _default_dtype(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         dtype = self.dtype(pos[0] if pos else kw.get("d"))
         self.x.record("default_dtype", site, state, details={"dtype": dtype})
         return [(state, NONE, None)]
 
-    def _framework(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _framework(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         last = callee.dotted.rpartition(".")[2]
-        self.x.record("framework", site, state, details={"callee": callee.dotted, "arguments": tuple(pos), "keywords": dict(kw)})
+        self.x.record(
+            "framework", site, state, details={"callee": callee.dotted, "arguments": tuple(pos), "keywords": dict(kw)}
+        )
         if last[:1].isupper():
             framework = Framework(state.allocate(id(site.node)), last)
             self.x.sites.setdefault(framework, site)
@@ -375,26 +428,43 @@ class Effects:
             return [(state, framework, None)]
         return [(state, Result(callee, tuple(pos), state.loops, taint=Taint(foreign=True)), None)]
 
-    def _apex(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _apex(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         return [(state, Context("apex", state.allocate(id(site.node)), pos[0] if pos else NONE), None)]
 
-    def _bce(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _bce(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         self.x.record("bce", site, state)
         return self._unknown(callee, pos, kw, site, state)
 
-    def _exit(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _exit(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         return [(state, NONE, ("raise", None))]
 
-    def _same_value(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _same_value(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         return [(state, pos[0] if pos else NONE, None)]
 
-    def _typing_cast(self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _typing_cast(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
         return [(state, pos[1] if len(pos) > 1 else NONE, None)]
 
     # --- builtins --------------------------------------------------------------------------------
 
     def _builtin(
-        self, name: str, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+        self,
+        name: str,
+        callee: Ext,
+        pos: list[Value],
+        kw: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
     ) -> list[CallOutcome]:
         first = pos[0] if pos else NONE
         result: Value
@@ -415,7 +485,9 @@ class Effects:
                 pairs = state.heap.get((first, "#items"), ())
             pairs = (*pairs, *(Sequence(Const.of(k), v) for k, v in kw.items() if k != "**"))
             state.heap[(made, "#items")] = pairs
-            state.heap[(made, "#open")] = "**" in kw or (bool(pos) and not isinstance(first, DictV)) or bool(state.heap.get((first, "#open")))
+            state.heap[(made, "#open")] = (
+                "**" in kw or (bool(pos) and not isinstance(first, DictV)) or bool(state.heap.get((first, "#open")))
+            )
             return [(state, made, None)]
         if name in ("list", "tuple", "iter", "set", "sorted", "frozenset"):
             if not pos:
@@ -492,7 +564,9 @@ class Effects:
 
     # --- objects of the project ------------------------------------------------------------------
 
-    def _construct(self, cls: Class, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _construct(
+        self, cls: Class, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         bases = self.x.lineage(cls, state)[1]
         roles = {library.role(b) for b in bases}
         if "scaler" in roles or "sharded_scaler" in roles:
@@ -501,7 +575,13 @@ class Effects:
             self.x.sites.setdefault(scaler, site)
             self.x.classes[scaler] = cls
             state.books[scaler] = FRESH_BOOK
-            self.x.record("construct_scaler", site, state, scaler=scaler, details={"arguments": (), "keywords": {}, "callee": cls.scope.name})
+            self.x.record(
+                "construct_scaler",
+                site,
+                state,
+                scaler=scaler,
+                details={"arguments": (), "keywords": {}, "callee": cls.scope.name},
+            )
             return [(state, scaler, None)]
         if "optimizer" in roles or any(b.rpartition(".")[2] == "Optimizer" and b.startswith("torch.") for b in bases):
             owners = self.parameter_owners(pos[0] if pos else kw.get("params", NONE), state) or None
@@ -509,11 +589,19 @@ class Effects:
             self.x.sites.setdefault(optimizer, site)
             self.x.classes[optimizer] = cls
             state.grads[optimizer] = NOTHING
-            self.x.record("construct_optimizer", site, state, optimizer=optimizer, details={"owners": owners, "keywords": dict(kw), "callee": cls.scope.name})
+            self.x.record(
+                "construct_optimizer",
+                site,
+                state,
+                optimizer=optimizer,
+                details={"owners": owners, "keywords": dict(kw), "callee": cls.scope.name},
+            )
             return [(state, optimizer, None)]
         return self.x.instantiate(cls, pos, kw, site, state, state.allocate(id(site.node)))
 
-    def _call_instance(self, callee: Instance, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _call_instance(
+        self, callee: Instance, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         found = self.x.method(callee.cls, "__call__", state)
         is_module = self.x.is_module_class(callee.cls, state)
         if found is None and is_module:
@@ -605,7 +693,9 @@ class Effects:
         if name == "backward":
             if isinstance(base, (Instance, Super)):
                 return self._unknown(callee, pos, kw, site, state)
-            if not pos and set(kw) <= _TENSOR_KEYWORDS or (len(pos) == 1 and isinstance(base, (Result, OpV)) and base.taint is not CLEAN):
+            if (not pos and set(kw) <= _TENSOR_KEYWORDS) or (
+                len(pos) == 1 and isinstance(base, (Result, OpV)) and base.taint is not CLEAN
+            ):
                 self.backward(base, site, state)
                 return [(state, NONE, None)]
             if pos:
@@ -626,7 +716,9 @@ class Effects:
             if "sched" in last or "lr" in last.split("_"):
                 self.x.record("sched_step", site, state, details={"scheduler": base, "arguments": tuple(pos)})
                 return [(state, NONE, None)]
-            if self._is_optimizer_like(base, site, state) and not any(isinstance(v, Scaler) for v in (*pos, *kw.values())):
+            if self._is_optimizer_like(base, site, state) and not any(
+                isinstance(v, Scaler) for v in (*pos, *kw.values())
+            ):
                 return self._optimizer_method(self.x.as_optimizer(base), name, pos, kw, site, state)  # type: ignore[arg-type]
         if name == "state_dict":
             self.x.record("state_dict", site, state, details={"of": base})
@@ -647,7 +739,11 @@ class Effects:
         if name == "apply" and len(pos) == 1 and isinstance(pos[0], Func) and pos[0].scope in pos[0].env.relevant:
             outcomes = self.x.invoke(pos[0], [AttrOf(base, "*")], {}, site, state, None)
             return [(s, base, signal) for s, _, signal in outcomes]
-        if name in ("clip_grad_norm_", "clip_grad_norm") and not base.taint.foreign and isinstance(base, (Net, Sym, AttrOf, Instance)):
+        if (
+            name in ("clip_grad_norm_", "clip_grad_norm")
+            and not base.taint.foreign
+            and isinstance(base, (Net, Sym, AttrOf, Instance))
+        ):
             limit = pos[0] if pos else kw.get("max_norm")
             if pos and isinstance(pos[0], (Params, Many)):
                 # `engine.clip_grad_norm_(parameters, limit)`: the object clips by a protocol of its own
@@ -670,7 +766,14 @@ class Effects:
     # --- the scaler ------------------------------------------------------------------------------
 
     def _scaler_method(
-        self, scaler: Scaler, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+        self,
+        scaler: Scaler,
+        name: str,
+        pos: list[Value],
+        kw: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
     ) -> list[CallOutcome]:
         if name == "is_enabled":
             value = scaler.enabled if scaler.constructed else AttrOf(scaler, "enabled")
@@ -685,7 +788,9 @@ class Effects:
             self.x.record("state_dict", site, state, scaler=scaler, details=details, before=self.everything(state))
             return [(state, StateOf(scaler), None)]
         if name == "load_state_dict":
-            self.x.record("load_state", site, state, scaler=scaler, details={"of": scaler, "value": pos[0] if pos else NONE})
+            self.x.record(
+                "load_state", site, state, scaler=scaler, details={"of": scaler, "value": pos[0] if pos else NONE}
+            )
             return [(state, NONE, None)]
         handler = _SCALER.get(name)
         if handler is None:
@@ -711,11 +816,26 @@ class Effects:
             return [(state, True)]
         return self.x.split(state, scaler.enabled)
 
-    def _scale(self, scaler: Scaler, enabled: bool, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _scale(
+        self,
+        scaler: Scaler,
+        enabled: bool,
+        pos: list[Value],
+        kw: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
+    ) -> list[CallOutcome]:
         value = pos[0] if pos else kw.get("outputs", NONE)
         if not enabled:
             return [(state, value, None)]
-        self.x.record("scale", site, state, scaler=scaler, details={"argument": value, "dropped": stmt is not None and stmt.dropped})
+        self.x.record(
+            "scale",
+            site,
+            state,
+            scaler=scaler,
+            details={"argument": value, "dropped": stmt is not None and stmt.dropped},
+        )
         book = state.book(scaler)
         state.books[scaler] = Book(book.epoch, book.stages, book.checked, True)
         return [(state, self.scaled(value, scaler, state), None)]
@@ -729,14 +849,32 @@ class Effects:
         taint = Taint(taint.owners, (*taint.scales, scaler), taint.unscaled, taint.inverse, taint.foreign)
         return Result(AttrOf(scaler, "scale"), (value,), state.loops, taint=taint)
 
-    def _unscale(self, scaler: Scaler, enabled: bool, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _unscale(
+        self,
+        scaler: Scaler,
+        enabled: bool,
+        pos: list[Value],
+        kw: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
+    ) -> list[CallOutcome]:
         target = pos[0] if pos else kw.get("optimizer", NONE)
         if not enabled:
             return [(state, NONE, None)]
         optimizer = self.operand(target)
         before = self._of(optimizer, state)
         stage = state.book(scaler).stage(optimizer)
-        event = self.x.record("unscale_", site, state, before=before, scaler=scaler, optimizer=optimizer, stage=stage, details={"operand": target})
+        event = self.x.record(
+            "unscale_",
+            site,
+            state,
+            before=before,
+            scaler=scaler,
+            optimizer=optimizer,
+            stage=stage,
+            details={"operand": target},
+        )
         assert event is not None
         self._identify(optimizer, before[optimizer], state)
         state.grads[optimizer] = after_unscale(before[optimizer], event)
@@ -744,7 +882,16 @@ class Effects:
         state.books[scaler] = Book(book.epoch, book.stages, True, book.live)
         return [(state, NONE, None)]
 
-    def _step(self, scaler: Scaler, enabled: bool, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _step(
+        self,
+        scaler: Scaler,
+        enabled: bool,
+        pos: list[Value],
+        kw: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
+    ) -> list[CallOutcome]:
         target = pos[0] if pos else kw.get("optimizer", NONE)
         optimizer = self.operand(target)
         if not enabled:
@@ -759,7 +906,13 @@ class Effects:
             scaler=scaler,
             optimizer=optimizer,
             stage=stage,
-            details={"operand": target, "arguments": tuple(pos[1:]), "keywords": dict(kw), "checked": state.book(scaler).checked, "live": state.book(scaler).live},
+            details={
+                "operand": target,
+                "arguments": tuple(pos[1:]),
+                "keywords": dict(kw),
+                "checked": state.book(scaler).checked,
+                "live": state.book(scaler).live,
+            },
         )
         self._identify(optimizer, before[optimizer], state)
         state.grads[optimizer] = after_step(before[optimizer])
@@ -767,7 +920,16 @@ class Effects:
         state.books[scaler] = Book(book.epoch, book.stages, True, book.live)
         return [(state, Result(AttrOf(scaler, "step"), (optimizer,), state.loops), None)]
 
-    def _update(self, scaler: Scaler, enabled: bool, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None) -> list[CallOutcome]:
+    def _update(
+        self,
+        scaler: Scaler,
+        enabled: bool,
+        pos: list[Value],
+        kw: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
+    ) -> list[CallOutcome]:
         if not enabled:
             return [(state, NONE, None)]
         book = state.book(scaler)
@@ -797,20 +959,40 @@ class Effects:
 
     def _identify(self, optimizer: Value, gradients: Gradients, state: Machine) -> None:
         """Gradients that nothing tied to an optimizer are those of the one that takes them, where there is only one."""
-        element = isinstance(optimizer, Optimizer) and optimizer.parts[0][0] == "inferred" and isinstance(optimizer.parts[0][1], (ItemOf, Result))
+        element = (
+            isinstance(optimizer, Optimizer)
+            and optimizer.parts[0][0] == "inferred"
+            and isinstance(optimizer.parts[0][1], (ItemOf, Result))
+        )
         if state.default.origin is not None and state.default.origin is gradients.origin and not element:
             if len(state.grads.keys() | {optimizer}) == 1 and not self.several(state):
                 state.default = UNKNOWN
 
-    def _optimizer_method(self, optimizer: Optimizer, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _optimizer_method(
+        self, optimizer: Optimizer, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         if name == "zero_grad":
-            self.x.record("zero_grad", site, state, before=self._of(optimizer, state), optimizer=optimizer, details={"arguments": tuple(pos), "keywords": dict(kw)})
+            self.x.record(
+                "zero_grad",
+                site,
+                state,
+                before=self._of(optimizer, state),
+                optimizer=optimizer,
+                details={"arguments": tuple(pos), "keywords": dict(kw)},
+            )
             self._identify(optimizer, state.gradients(optimizer), state)
             state.grads[optimizer] = NOTHING
             return [(state, NONE, None)]
         if name == "step":
             before = self._of(optimizer, state)
-            self.x.record("opt_step", site, state, before=before, optimizer=optimizer, details={"arguments": tuple(pos), "keywords": dict(kw)})
+            self.x.record(
+                "opt_step",
+                site,
+                state,
+                before=before,
+                optimizer=optimizer,
+                details={"arguments": tuple(pos), "keywords": dict(kw)},
+            )
             if before[optimizer].kind == "P":
                 state.grads[optimizer] = NOTHING
             for closure in (*pos, *kw.values()):
@@ -821,7 +1003,13 @@ class Effects:
             self.x.record("state_dict", site, state, optimizer=optimizer, details={"of": optimizer})
             return [(state, StateOf(optimizer), None)]
         if name == "load_state_dict":
-            self.x.record("load_state", site, state, optimizer=optimizer, details={"of": optimizer, "value": pos[0] if pos else NONE})
+            self.x.record(
+                "load_state",
+                site,
+                state,
+                optimizer=optimizer,
+                details={"of": optimizer, "value": pos[0] if pos else NONE},
+            )
             return [(state, NONE, None)]
         if name == "add_param_group":
             return [(state, NONE, None)]
@@ -829,7 +1017,9 @@ class Effects:
             return self._foreign_backward(optimizer, pos, site, state, AttrOf(optimizer, name), kw)
         return self._unknown(AttrOf(optimizer, name), pos, kw, site, state)
 
-    def _scheduler_method(self, scheduler: Scheduler, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _scheduler_method(
+        self, scheduler: Scheduler, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         if name == "step":
             self.x.record("sched_step", site, state, details={"scheduler": scheduler, "arguments": tuple(pos)})
             return [(state, NONE, None)]
@@ -876,7 +1066,13 @@ class Effects:
             state,
             before=before,
             scaler=scaler,
-            details={"value": value, "certain": certain, "functional": functional, "scales": taint.scales, "mixed": self._mixed(value)},
+            details={
+                "value": value,
+                "certain": certain,
+                "functional": functional,
+                "scales": taint.scales,
+                "mixed": self._mixed(value),
+            },
         )
         assert event is not None
         if scaler is None and not certain:
@@ -928,7 +1124,9 @@ class Effects:
             return isinstance(callee, (Net, Sym, Instance))
         return False
 
-    def _foreign_backward(self, base: Value, pos: list[Value], site: Site, state: Machine, callee: Value, kw: dict[str, Value]) -> list[CallOutcome]:
+    def _foreign_backward(
+        self, base: Value, pos: list[Value], site: Site, state: Machine, callee: Value, kw: dict[str, Value]
+    ) -> list[CallOutcome]:
         """`accelerator.backward(loss)`: a framework scales, or does not, by a protocol of its own."""
         if isinstance(base, Framework) or pos[0].taint.owners or pos[0].taint.scales:
             if pos[0].taint.scales and not isinstance(base, Framework):
@@ -940,7 +1138,11 @@ class Effects:
 
     def _foreign(self, site: Site, state: Machine, value: Value, framework: Value | None = None) -> None:
         self.x.record(
-            "backward", site, state, before=self.everything(state), details={"value": value, "framework": framework or value, "certain": False, "scales": (), "mixed": False}
+            "backward",
+            site,
+            state,
+            before=self.everything(state),
+            details={"value": value, "framework": framework or value, "certain": False, "scales": (), "mixed": False},
         )
         for optimizer in list(state.grads):
             state.grads[optimizer] = UNKNOWN
@@ -948,8 +1150,27 @@ class Effects:
 
     # --- gradients -------------------------------------------------------------------------------
 
-    def _gradient_method(self, grad: Grad, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
-        if name in ("data", "detach", "view", "flatten", "reshape", "clone", "float", "double", "to", "cpu", "cuda", "contiguous", "coalesce", "size", "dim", "numel"):
+    def _gradient_method(
+        self, grad: Grad, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
+        if name in (
+            "data",
+            "detach",
+            "view",
+            "flatten",
+            "reshape",
+            "clone",
+            "float",
+            "double",
+            "to",
+            "cpu",
+            "cuda",
+            "contiguous",
+            "coalesce",
+            "size",
+            "dim",
+            "numel",
+        ):
             return [(state, grad, None)]
         if grad.parts[1] == "norm":
             return [(state, grad, None)]
@@ -964,9 +1185,10 @@ class Effects:
             self.gradient_event("grad_read", grad.owners, name, [*pos, *kw.values()], site, state)
         return [(state, Grad(grad.owners, "derived", taint=grad.taint), None)]
 
-    def _gradient_function(self, name: str, gradients: list[Value], pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _gradient_function(
+        self, name: str, gradients: list[Grad], pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         grad = gradients[0]
-        assert isinstance(grad, Grad)
         if grad.parts[1] == "grad":
             kind = "grad_write" if name.endswith("_") else "grad_read"
             self.gradient_event(kind, grad.owners, name, [v for v in pos if v is not grad], site, state)
@@ -974,9 +1196,17 @@ class Effects:
             return [(state, Result(Ext(name), (grad,), state.loops), None)]
         return [(state, Grad(grad.owners, "derived"), None)]
 
-    def gradient_event(self, kind: str, owners: frozenset[Value], operation: str, arguments: list[Value], site: Site, state: Machine) -> None:
+    def gradient_event(
+        self, kind: str, owners: frozenset[Value], operation: str, arguments: list[Value], site: Site, state: Machine
+    ) -> None:
         """Record that gradients are read or changed."""
-        self.x.record(kind, site, state, before=self.concerned(owners, state), details={"owners": owners, "operation": operation, "arguments": tuple(arguments)})
+        self.x.record(
+            kind,
+            site,
+            state,
+            before=self.concerned(owners, state),
+            details={"owners": owners, "operation": operation, "arguments": tuple(arguments)},
+        )
 
     def zero_owners(self, owners: frozenset[Value], site: Site, state: Machine) -> None:
         """Gradients of some parameters are zeroed by hand."""
@@ -997,7 +1227,9 @@ class Effects:
         clips = not words.isdisjoint({"clamp", "clamp_", "clip", "clip_", "nan_to_num", "clamp_min", "clamp_max"})
         self.x.record("hook", site, state, details={"owners": owners, "clips": clips})
 
-    def _parameter_method(self, param: Param, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _parameter_method(
+        self, param: Param, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         if name in ("half", "bfloat16", "float", "to", "type"):
             dtype = self._cast_dtype(name, pos, kw)
             if dtype is not None:
@@ -1017,7 +1249,7 @@ class Effects:
     # --- casts -----------------------------------------------------------------------------------
 
     def dtype(self, value: Value | None) -> str | None:
-        """"float16", "bfloat16" or "float32" where the value is such a dtype for certain."""
+        """ "float16", "bfloat16" or "float32" where the value is such a dtype for certain."""
         if isinstance(value, Ext):
             if value.dotted in library.FLOAT16:
                 return "float16"
@@ -1027,9 +1259,13 @@ class Effects:
                 return "float32"
         if isinstance(value, Const) and isinstance(value.value, str):
             name = value.value.removeprefix("torch.")
-            return {"float16": "float16", "half": "float16", "fp16": "float16", "bfloat16": "bfloat16", "float32": "float32"}.get(name) or (
-                self.dtype(Ext(value.value)) if value.value.startswith("torch.") else None
-            )
+            return {
+                "float16": "float16",
+                "half": "float16",
+                "fp16": "float16",
+                "bfloat16": "bfloat16",
+                "float32": "float32",
+            }.get(name) or (self.dtype(Ext(value.value)) if value.value.startswith("torch.") else None)
         return None
 
     def _cast_dtype(self, name: str, pos: list[Value], kw: dict[str, Value]) -> str | None:
@@ -1151,7 +1387,14 @@ class Effects:
         return out
 
     def _context_method(
-        self, context: Context, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+        self,
+        context: Context,
+        name: str,
+        pos: list[Value],
+        kw: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
     ) -> list[CallOutcome]:
         if name == "__enter__":
             return self._enter_here(context, site, state)
@@ -1191,15 +1434,29 @@ class Effects:
 
     # --- frameworks ------------------------------------------------------------------------------
 
-    def _framework_method(self, framework: Framework, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _framework_method(
+        self, framework: Framework, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         callee = AttrOf(framework, name)
         if name == "backward":
             self._foreign(site, state, pos[0] if pos else NONE, framework)
             return [(state, NONE, None)]
         if name == "autocast":
             enabled = AttrOf(framework, "mixed precision")
-            return [(state, Context("autocast", state.allocate(id(site.node)), AutocastArguments(None, Sym("dtype", framework), enabled, None)), None)]
-        self.x.record("framework_call", site, state, details={"framework": framework, "name": name, "arguments": tuple(pos)})
+            return [
+                (
+                    state,
+                    Context(
+                        "autocast",
+                        state.allocate(id(site.node)),
+                        AutocastArguments(None, Sym("dtype", framework), enabled, None),
+                    ),
+                    None,
+                )
+            ]
+        self.x.record(
+            "framework_call", site, state, details={"framework": framework, "name": name, "arguments": tuple(pos)}
+        )
         if "save" in name and pos and self.contents(pos[0], state):
             self.save(pos[0], name, site, state)
         result = Result(callee, tuple(pos), state.loops, taint=Taint(foreign=True))
@@ -1209,7 +1466,9 @@ class Effects:
 
     # --- containers ------------------------------------------------------------------------------
 
-    def _dict_method(self, base: DictV, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> Value:
+    def _dict_method(
+        self, base: DictV, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> Value:
         pairs: tuple[Any, ...] = state.heap.get((base, "#items"), ())
         is_open = bool(state.heap.get((base, "#open")))
         if name in ("get", "pop", "setdefault") and pos:
@@ -1265,7 +1524,9 @@ class Effects:
 
     # --- everything else -------------------------------------------------------------------------
 
-    def _unknown(self, callee: Value, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> list[CallOutcome]:
+    def _unknown(
+        self, callee: Value, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
         """A call of which nothing is known: its result depends on its arguments, and a call that gets hold
         of a scaler or an optimizer may have used it."""
         if isinstance(callee, Class):
@@ -1290,9 +1551,16 @@ class Effects:
     def _may_be_module(self, callee: Value, state: Machine) -> bool:
         if isinstance(callee, (Net, Instance)):
             return True
-        if isinstance(callee, AttrOf) and isinstance(callee.base, (Result, OpV, Sym)) and not isinstance(callee.base, Instance):
+        if (
+            isinstance(callee, AttrOf)
+            and isinstance(callee.base, (Result, OpV, Sym))
+            and not isinstance(callee.base, Instance)
+        ):
             return False
-        return any(isinstance(o, Optimizer) and o.owners and callee in o.owners for o in state.grads) or self.x.role(guards.describe(callee), state) == "model"
+        return (
+            any(isinstance(o, Optimizer) and o.owners and callee in o.owners for o in state.grads)
+            or self.x.role(guards.describe(callee), state) == "model"
+        )
 
     def _result_taint(self, callee: Value, arguments: list[Value], state: Machine) -> Taint:
         if self._no_grad(state):
@@ -1331,7 +1599,9 @@ class Effects:
         receiver = callee.base if isinstance(callee, AttrOf) else callee.self if isinstance(callee, Func) else None
         if isinstance(callee, Ext) and _BENIGN_EXT.search(callee.dotted):
             return
-        harmless = bool(library.HARMLESS_NAMES.search(name)) and not re.search(r"unscale|backward|optimi[sz]e|update_param|step", name)
+        harmless = bool(library.HARMLESS_NAMES.search(name)) and not re.search(
+            r"unscale|backward|optimi[sz]e|update_param|step", name
+        )
         if not harmless:
             for value in arguments:
                 self._lose(value, state, 0)
@@ -1355,7 +1625,11 @@ class Effects:
                 state.books[scaler] = book.with_stage(value, "?")
         elif isinstance(value, Instance):
             for (holder, _), held in list(state.heap.items()):
-                if holder is value and isinstance(held, (Scaler, Optimizer, Instance, ListV, DictV)) and held is not value:
+                if (
+                    holder is value
+                    and isinstance(held, (Scaler, Optimizer, Instance, ListV, DictV))
+                    and held is not value
+                ):
                     self._lose(held, state, depth + 1)
         elif isinstance(value, (Sequence, ListV, DictV, Many)):
             for part in self.contents(value, state):
@@ -1377,14 +1651,21 @@ class Effects:
         if state.default.scaler in (scaler, None):
             state.default = UNKNOWN
 
-    def _watched(self, name: str, callee: Value, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine) -> None:
-        self.x.record("call", site, state, details={"name": name, "callee": callee, "arguments": tuple(pos), "keywords": dict(kw)})
+    def _watched(
+        self, name: str, callee: Value, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> None:
+        self.x.record(
+            "call", site, state, details={"name": name, "callee": callee, "arguments": tuple(pos), "keywords": dict(kw)}
+        )
 
     # --- which optimizers ------------------------------------------------------------------------
 
     def everything(self, state: Machine) -> dict[Value | None, Gradients]:
         """The gradient states of all optimizers."""
-        return {**state.grads, None: state.default}
+        known: dict[Value | None, Gradients] = {None: state.default}
+        for optimizer, gradients in state.grads.items():
+            known[optimizer] = gradients
+        return known
 
     def _of(self, optimizer: Value, state: Machine) -> dict[Value | None, Gradients]:
         return {optimizer: state.gradients(optimizer)}
@@ -1459,11 +1740,19 @@ class Effects:
                 if isinstance(part, Value):
                     found |= self.parameter_owners(part, state, depth + 1)
             if not found and not isinstance(value.callee, Ext):
-                nets = [a for a in value.args if isinstance(a, (Net, Instance)) or (isinstance(a, Sym) and guards.describe(a) in ("model", "net"))]
+                nets = [
+                    a
+                    for a in value.args
+                    if isinstance(a, (Net, Instance)) or (isinstance(a, Sym) and guards.describe(a) in ("model", "net"))
+                ]
                 found = frozenset(nets)
             return found
         if isinstance(value, ItemOf):
-            return self.parameter_owners(value.parts[0], state, depth + 1) if isinstance(value.parts[0], Value) else frozenset()
+            return (
+                self.parameter_owners(value.parts[0], state, depth + 1)
+                if isinstance(value.parts[0], Value)
+                else frozenset()
+            )
         if isinstance(value, AttrOf) and value.name == "param_groups":
             return self.parameter_owners(self.x.as_optimizer(value.base), state, depth + 1)
         return frozenset()
@@ -1533,7 +1822,7 @@ class Effects:
     def attribute_bound(self, base: Value, target: Attr, value: Value, state: Machine, stmt: Stmt) -> None:
         """`base.name = value`, seen before it takes effect."""
         env, _ = state.links[state.stack[-1]]
-        node = getattr(stmt, "node", target.node)
+        node: cst.CSTNode = getattr(stmt, "node", None) or target.node  # type: ignore[assignment]
         site = Site(env.source, node)
         if target.name == "grad" or (target.name == "data" and isinstance(base, Grad)):
             owners = base.owners if isinstance(base, (Param, Grad)) else frozenset((base,))
@@ -1589,6 +1878,7 @@ class Effects:
             env, _ = state.links[state.stack[-1]]
             self.x.record("yield", Site(env.source, stmt.node), state)
 
+
 def _call_name(callee: Value) -> str:
     if isinstance(callee, AttrOf):
         return callee.name
@@ -1612,7 +1902,9 @@ def _opaque(value: Value) -> bool:
         while isinstance(root, AttrOf):
             root = root.base
         return isinstance(root, Result) or value.name == "*"
-    return isinstance(value, (Func, Result, ItemOf)) or (isinstance(value, Sym) and value.parts[0] in ("join", "returned", "global"))
+    return isinstance(value, (Func, Result, ItemOf)) or (
+        isinstance(value, Sym) and value.parts[0] in ("join", "returned", "global")
+    )
 
 
 def within(inner: Value, outer: Value) -> bool:

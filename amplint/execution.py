@@ -20,7 +20,6 @@ from amplint.program import (
     Branch,
     Call,
     Closure,
-    Const as ConstE,
     Define,
     Delete,
     DictDisplay,
@@ -46,6 +45,9 @@ from amplint.program import (
     path_of,
     walk,
 )
+from amplint.program import (
+    Const as ConstE,
+)
 from amplint.project import MAX_MODULES
 from amplint.rule import Site
 from amplint.states import UNKNOWN, Entered, Event, Gradients
@@ -68,8 +70,8 @@ from amplint.values import (
     ListV,
     Many,
     Net,
-    OpV,
     Optimizer,
+    OpV,
     Param,
     Params,
     Partial,
@@ -85,8 +87,6 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from amplint.project import ModuleEnv, Project
 
 Signal = tuple[str, Any]
@@ -101,7 +101,9 @@ SILENT_BUDGET = 1_200
 MODULE_BUDGET = 40_000
 SILENT_LIMIT = 3
 #: events of a function that only looks: it is executed once per entry
-_QUIET_EVENTS = frozenset({"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call", "bce"})
+_QUIET_EVENTS = frozenset(
+    {"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call", "bce"}
+)
 
 
 class OutOfBudget(Exception):
@@ -220,7 +222,7 @@ class Executor:
             env, _ = state.links[state.stack[-1]]
             frame = state.frame
             for name in [n for n in frame if n not in needed and not n.startswith("#")]:
-                if state.stack[-1] > 0 and name not in env.captured or name.startswith("%"):
+                if (state.stack[-1] > 0 and name not in env.captured) or name.startswith("%"):
                     del frame[name]
 
     def _merge_signals(self, done: list[Outcome], point: object) -> list[Outcome]:
@@ -241,7 +243,7 @@ class Executor:
         self.budget -= 1
         if self.budget < self._narrow:
             self._run_short()
-        return _DISPATCH[type(stmt)](self, stmt, state)
+        return _DISPATCH[type(stmt)](self, stmt, state)  # type: ignore[no-any-return]
 
     def start_entry(self) -> None:
         """Begin a new entry: a budget of its own, as far as the module's is not used up."""
@@ -560,17 +562,19 @@ class Executor:
             value = Sequence(self.value(stmt.key, state), value)
         return [*items, value]
 
-    def _merge_gathered(self, pairs: list[tuple[Machine, list[Value]]], stmt: Loop) -> list[tuple[Machine, list[Value]]]:
+    def _merge_gathered(
+        self, pairs: list[tuple[Machine, list[Value]]], stmt: Loop
+    ) -> list[tuple[Machine, list[Value]]]:
         if len(pairs) < 2:
             return pairs
         groups: dict[tuple[Value, ...], list[Machine]] = {}
         for state, items in pairs:
             groups.setdefault(tuple(items), []).append(state)
-        merged = []
-        for items, states in groups.items():
+        merged: list[tuple[Machine, list[Value]]] = []
+        for gathered, states in groups.items():
             kept, dropped = merge(states, stmt, self.limit)
             self.truncated |= dropped
-            merged.extend((state, list(items)) for state in kept)
+            merged.extend((state, list(gathered)) for state in kept)
         return merged[:12]
 
     def _collected(self, stmt: Loop, state: Machine, items: list[Value], sequence: Value) -> Value:
@@ -605,7 +609,12 @@ class Executor:
             return tuple(state.heap.get((value, "#items"), ()))
         if isinstance(value, DictV) and not state.heap.get((value, "#open")):
             return tuple(pair.items[0] for pair in state.heap.get((value, "#items"), ()))
-        if isinstance(value, Result) and isinstance(value.callee, Ext) and value.args and isinstance(value.args[0], Value):
+        if (
+            isinstance(value, Result)
+            and isinstance(value.callee, Ext)
+            and value.args
+            and isinstance(value.args[0], Value)
+        ):
             name = value.callee.dotted
             if name in ("list", "tuple", "iter", "set", "sorted") and len(value.args) == 1:
                 return self.items_of(value.args[0], state)
@@ -615,7 +624,7 @@ class Executor:
             if name == "zip":
                 columns = [self.items_of(a, state) for a in value.args if isinstance(a, Value)]
                 if columns and all(c is not None for c in columns):
-                    return tuple(Sequence(*row) for row in zip(*columns))  # type: ignore[arg-type]
+                    return tuple(Sequence(*row) for row in zip(*columns, strict=False))
             if name == "enumerate":
                 inner = self.items_of(value.args[0], state)
                 if inner is not None:
@@ -642,7 +651,9 @@ class Executor:
         role = None
         if stmt.target is not None:
             role = self.role(path_of(stmt.target), state)
-        return self._element(sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ())
+        return self._element(
+            sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ()
+        )
 
     def _element(self, sequence: Value, index: int, stmt: Loop, outer: Any) -> Value:
         if isinstance(sequence, Params):
@@ -659,8 +670,10 @@ class Executor:
         if isinstance(sequence, Result) and isinstance(sequence.callee, Ext):
             name, args = sequence.callee.dotted, [a for a in sequence.args if isinstance(a, Value)]
             if name == "range":
-                return cond("+", Sym("index", id(stmt), outer, _target_name(stmt)), Const.of(index)) if index else Sym(
-                    "index", id(stmt), outer, _target_name(stmt)
+                return (
+                    cond("+", Sym("index", id(stmt), outer, _target_name(stmt)), Const.of(index))
+                    if index
+                    else Sym("index", id(stmt), outer, _target_name(stmt))
                 )
             if name == "enumerate" and args:
                 base = Sym("index", id(stmt), outer, _target_name(stmt, 0))
@@ -671,21 +684,27 @@ class Executor:
             if name in ("list", "tuple", "iter", "reversed", "sorted", "filter", "set") and args:
                 return self._element(args[-1], index, stmt, outer)
         if isinstance(sequence, Result) and isinstance(sequence.callee, AttrOf):
-            base, name = sequence.callee.base, sequence.callee.name
+            holder, name = sequence.callee.base, sequence.callee.name
             if name == "items":
-                return Sequence(ItemOf(base, "key", index, outer), ItemOf(base, "value", index, outer))
+                return Sequence(ItemOf(holder, "key", index, outer), ItemOf(holder, "value", index, outer))
             if name == "values":
-                return ItemOf(base, "value", index, outer)
+                return ItemOf(holder, "value", index, outer)
             if name in ("modules", "children"):
-                return AttrOf(base, "*")
+                return AttrOf(holder, "*")
             if name in ("named_modules", "named_children"):
-                return Sequence(ItemOf(sequence, "name", index, outer), AttrOf(base, "*"))
+                return Sequence(ItemOf(sequence, "name", index, outer), AttrOf(holder, "*"))
             if name == "named_parameters":
-                return Sequence(ItemOf(sequence, "name", index, outer), Param(frozenset((base,)), "each"))
+                return Sequence(ItemOf(sequence, "name", index, outer), Param(frozenset((holder,)), "each"))
         owners = self.effects.element_owners(sequence)
         if owners:
             return Param(owners, "each")
-        return ItemOf(sequence, "each", index, outer, taint=Taint(foreign=sequence.taint.foreign) if sequence.taint.foreign else CLEAN)
+        return ItemOf(
+            sequence,
+            "each",
+            index,
+            outer,
+            taint=Taint(foreign=sequence.taint.foreign) if sequence.taint.foreign else CLEAN,
+        )
 
     def _free_counters(self, stmt: Loop, state: Machine) -> None:
         """A number that a loop counts up can be anything after the first rounds: forget where it started."""
@@ -851,7 +870,13 @@ class Executor:
         return positional, keywords
 
     def invoke(
-        self, callee: Value, positional: list[Value], keywords: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+        self,
+        callee: Value,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
     ) -> list[tuple[Machine, Value, Signal | None]]:
         """Call a value: a function of the project is executed in place, the rest is left to the effects."""
         if isinstance(callee, Func) and callee.scope not in self.inert:
@@ -867,7 +892,7 @@ class Executor:
 
     def decorators(self, callee: Value, state: Machine) -> tuple[Value, ...]:
         """The values of a function's decorators."""
-        plain = Func(callee.env, callee.scope, callee.frame, None) if isinstance(callee, Func) else callee  # type: ignore[attr-defined]
+        plain = Func(callee.env, callee.scope, callee.frame, None) if isinstance(callee, Func) else callee
         found = state.heap.get((plain, "#decorators"))
         if found is not None:
             return found  # type: ignore[no-any-return]
@@ -938,7 +963,9 @@ class Executor:
         finally:
             self._depth -= 1
             self.after = caller_needs
-        if all(after.books == books and _changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes):
+        if all(
+            after.books == books and _changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes
+        ):
             self.inert.add(callee.scope)
         results: list[tuple[Machine, Value, Signal | None]] = []
         keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
@@ -971,7 +998,11 @@ class Executor:
             groups = {}
             for state, value, signal in results:
                 unknown = isinstance(value, (Result, OpV, ItemOf, AttrOf, Sym))
-                group = Sym("returned", id(callee.scope), state.loops, callee.scope.name, taint=value.taint) if unknown else value
+                group = (
+                    Sym("returned", id(callee.scope), state.loops, callee.scope.name, taint=value.taint)
+                    if unknown
+                    else value
+                )
                 groups.setdefault((group, signal), []).append(state)
         merged: list[tuple[Machine, Value, Signal | None]] = []
         for (value, signal), states in groups.items():
@@ -1021,7 +1052,13 @@ class Executor:
         return value
 
     def instantiate(
-        self, cls: Class, positional: list[Value], keywords: dict[str, Value], site: Site | None, state: Machine, origin: Any
+        self,
+        cls: Class,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        site: Site | None,
+        state: Machine,
+        origin: Any,
     ) -> list[tuple[Machine, Value, Signal | None]]:
         """Make an object of a class of the project and run its `__init__`."""
         instance = Instance(cls, origin)
@@ -1052,7 +1089,8 @@ class Executor:
         cached = cls.env.shared.get(key)
         if cached is not None:
             return cached  # type: ignore[no-any-return]
-        classes, externals = [cls], []
+        classes: list[Class] = [cls]
+        externals: list[str] = []
         cls.env.shared[key] = (classes, externals)
         scratch = state.clone()
         self.enter_globals(cls.env, scratch)
@@ -1136,7 +1174,7 @@ class Executor:
 
     def value(self, expr: Expr, state: Machine) -> Value:
         """The value of an expression; expressions are free of calls, so the state does not change."""
-        return _EVALUATE[type(expr)](self, expr, state)
+        return _EVALUATE[type(expr)](self, expr, state)  # type: ignore[no-any-return]
 
     def _name_value(self, expr: Name, state: Machine) -> Value:
         found = state.frame.get(expr.id)
@@ -1200,9 +1238,9 @@ class Executor:
             instance, cls = base.parts
             for candidate in self.lineage(instance.cls, state)[0]:
                 if candidate.scope is not cls.scope and candidate in self.lineage(cls, state)[0][1:]:
-                    scope = candidate.scope.children.get(name)
-                    if scope is not None and scope.kind == "function":
-                        return Func(candidate.env, scope, candidate.parts[2], instance)
+                    inherited = candidate.scope.children.get(name)
+                    if inherited is not None and inherited.kind == "function":
+                        return Func(candidate.env, inherited, candidate.parts[2], instance)
             return AttrOf(base, name)
         if isinstance(base, Sym) and base.parts[0] == "module":
             found_value = self.module_attribute(base.parts[1], name, state)
@@ -1275,7 +1313,7 @@ class Executor:
         return AttrOf(func.self, func.scope.name)
 
     def _quietly_run(self, func: Func, state: Machine) -> list[tuple[Machine, Value]]:
-        out = self._quietly(lambda: self.run(func, [], {}, None, state))  # type: ignore[arg-type,return-value]
+        out = self._quietly(lambda: self.run(func, [], {}, None, state))
         return [(after, value) for after, value, signal in out if signal is None]  # type: ignore[misc]
 
     def _class_attribute(self, cls: Class, name: str, state: Machine) -> Value | None:
@@ -1365,7 +1403,9 @@ class Executor:
     def _op_value(self, expr: Op, state: Machine) -> Value:
         # a display that is only compared with needs no identity
         args = [
-            Sequence(*(self.value(i, state) for i in a.items)) if isinstance(a, Seq) and not _has_star(a) else self.value(a, state)
+            Sequence(*(self.value(i, state) for i in a.items))
+            if isinstance(a, Seq) and not _has_star(a)
+            else self.value(a, state)
             for a in expr.args
         ]
         op = expr.op
@@ -1375,7 +1415,9 @@ class Executor:
                 folded = _fold(op, left.value, right.value)
                 if folded is not None:
                     return folded
-            if op == "+" and (isinstance(left, (ListV, Params, Sequence, Many)) or isinstance(right, (ListV, Params, Many))):
+            if op == "+" and (
+                isinstance(left, (ListV, Params, Sequence, Many)) or isinstance(right, (ListV, Params, Many))
+            ):
                 return self._concatenate(left, right, expr, state)
             if isinstance(left, Grad) or isinstance(right, Grad):
                 return self._gradient_of(args)
@@ -1444,13 +1486,13 @@ class Executor:
         for key, value_expr in expr.items:
             value = self.value(value_expr, state)
             if key is not None:
-                pairs.append(Sequence(self.value(key, state), value))  # type: ignore[arg-type]
+                pairs.append(Sequence(self.value(key, state), value))
             elif isinstance(value, DictV):
                 pairs.extend(state.heap.get((value, "#items"), ()))
                 is_open |= bool(state.heap.get((value, "#open")))
             else:
                 is_open = True
-                pairs.append(Sequence(Const.of("**"), value))  # type: ignore[arg-type]
+                pairs.append(Sequence(Const.of("**"), value))
         state.heap[(made, "#items")] = tuple(pairs)
         state.heap[(made, "#open")] = is_open
         return made
@@ -1522,7 +1564,15 @@ class Executor:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def record(self, kind: str, site: Site, state: Machine, *, before: dict[Value | None, Gradients] | None = None, **fields: Any) -> Event | None:
+    def record(
+        self,
+        kind: str,
+        site: Site,
+        state: Machine,
+        *,
+        before: dict[Value | None, Gradients] | None = None,
+        **fields: Any,
+    ) -> Event | None:
         """Add an event to the trace; nothing is recorded on silent runs."""
         details = fields.pop("details", {})
         known = before if before is not None else {}
@@ -1544,8 +1594,14 @@ class Executor:
         state.trace = (state.trace, event)
         met = tuple((o, g.kind, g.maybe, g.stale is None, g.leftover, g.window > 1) for o, g in known.items())
         caller = id(state.calls[-1].node) if state.calls else None
-        self.observe((kind, id(site.node), caller, met, fields.get("stage"), tuple(r.context for r in state.regions)), state)
-        if kind in _PENDING_EVENTS or (kind == "load_state" and "scaler" in fields) or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values())):
+        self.observe(
+            (kind, id(site.node), caller, met, fields.get("stage"), tuple(r.context for r in state.regions)), state
+        )
+        if (
+            kind in _PENDING_EVENTS
+            or (kind == "load_state" and "scaler" in fields)
+            or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values()))
+        ):
             state.signature = state.signature | {(kind, id(site.node), met)}
         return event
 
@@ -1562,7 +1618,9 @@ _COMPOUND = frozenset({Branch, Loop, Try, Region})
 _OPEN = (Sym, AttrOf, ItemOf, Result)
 
 
-def _changed_nothing(after: Machine, signal: Signal | None, start: Any, heap: dict[Any, Any], grads: dict[Any, Any]) -> bool:
+def _changed_nothing(
+    after: Machine, signal: Signal | None, start: Any, heap: dict[Any, Any], grads: dict[Any, Any]
+) -> bool:
     """Whether a function came back with the objects and gradients it found, having only looked at them."""
     if after.grads != grads or (signal is not None and (signal[0] != "return" or _interesting(signal[1]))):
         return False
@@ -1579,9 +1637,23 @@ def _was_last(stmt: Loop, index: int, state: Machine) -> bool:
     for atom, outcome in state.assume.items():
         if outcome and atom[0] == "eq" and isinstance(atom[1], Value) and isinstance(atom[2], Value):
             terms, constant = guards.linear(OpV("-", atom[1], atom[2]))
-            counter = [factor for term, factor in terms if isinstance(term, Sym) and term.parts[:3] == ("index", id(stmt), state.loops)]
-            lengths = [f for term, f in terms if isinstance(term, Result) and isinstance(term.callee, Ext) and term.callee.dotted == "len"]
-            if len(terms) == 2 and counter and lengths and counter[0] * lengths[0] == -1 and counter[0] * constant - index in (0, 1):
+            counter = [
+                factor
+                for term, factor in terms
+                if isinstance(term, Sym) and term.parts[:3] == ("index", id(stmt), state.loops)
+            ]
+            lengths = [
+                f
+                for term, f in terms
+                if isinstance(term, Result) and isinstance(term.callee, Ext) and term.callee.dotted == "len"
+            ]
+            if (
+                len(terms) == 2
+                and counter
+                and lengths
+                and counter[0] * lengths[0] == -1
+                and counter[0] * constant - index in (0, 1)
+            ):
                 return True
     return False
 
@@ -1615,7 +1687,10 @@ def counters(stmt: Stmt) -> list[Expr]:
     return [
         inner.target
         for inner in walk([stmt])
-        if isinstance(inner, Assign) and inner.augmented and isinstance(inner.value, Op) and inner.value.op in ("+", "-")
+        if isinstance(inner, Assign)
+        and inner.augmented
+        and isinstance(inner.value, Op)
+        and inner.value.op in ("+", "-")
     ]
 
 
@@ -1624,7 +1699,9 @@ def _is_number(value: Value | None) -> bool:
 
 
 def _interesting(value: Value) -> bool:
-    return isinstance(value, (Scaler, Optimizer, Context, Instance, Partial, Func, Params, Net, ListV, DictV, StateOf, Framework))
+    return isinstance(
+        value, (Scaler, Optimizer, Context, Instance, Partial, Func, Params, Net, ListV, DictV, StateOf, Framework)
+    )
 
 
 def _choices(value: Value) -> list[Value]:
@@ -1644,10 +1721,10 @@ def _fold(op: str, left: Any, right: Any) -> Const | None:
     if not isinstance(left, (int, float, str)) or not isinstance(right, (int, float, str)):
         return None
     try:
+        if isinstance(left, str) or isinstance(right, str):
+            return Const.of(left + right) if op == "+" and type(left) is type(right) else None  # type: ignore[operator]
         if op == "+":
             return Const.of(left + right)
-        if isinstance(left, str) or isinstance(right, str):
-            return None
         if op == "-":
             return Const.of(left - right)
         if op == "*":
@@ -1701,4 +1778,14 @@ _EVALUATE: dict[type, Any] = {
     Closure: Executor._closure_value,
 }
 
-__all__ = ["FALSE", "FRESH_BOOK", "FRESH_GRADIENTS", "UNKNOWN", "Executor", "OutOfBudget", "Settings", "initial", "walk"]
+__all__ = [
+    "FALSE",
+    "FRESH_BOOK",
+    "FRESH_GRADIENTS",
+    "UNKNOWN",
+    "Executor",
+    "OutOfBudget",
+    "Settings",
+    "initial",
+    "walk",
+]

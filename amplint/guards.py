@@ -27,8 +27,8 @@ from amplint.values import (
     ItemOf,
     ListV,
     Net,
-    OpV,
     Optimizer,
+    OpV,
     Param,
     Params,
     Partial,
@@ -44,7 +44,23 @@ from amplint.values import (
 Atom = tuple[Any, ...]
 Literal = tuple[Atom, bool]
 
-_OBJECTS = (Class, Context, DictV, Ext, Framework, Func, Instance, ListV, Net, Optimizer, Params, Partial, Scheduler, StateOf, Param)
+_OBJECTS = (
+    Class,
+    Context,
+    DictV,
+    Ext,
+    Framework,
+    Func,
+    Instance,
+    ListV,
+    Net,
+    Optimizer,
+    Params,
+    Partial,
+    Scheduler,
+    StateOf,
+    Param,
+)
 _FLIPPED = {"!=": "==", "is not": "is", "not in": "in", ">=": "<"}
 
 
@@ -68,7 +84,12 @@ def literal(value: Value) -> bool | Literal:
         return ("true", value), True
     if isinstance(value, _OBJECTS):
         return True
-    if isinstance(value, Result) and isinstance(value.callee, Ext) and value.callee.dotted == "bool" and len(value.args) == 1:
+    if (
+        isinstance(value, Result)
+        and isinstance(value.callee, Ext)
+        and value.callee.dotted == "bool"
+        and len(value.args) == 1
+    ):
         return literal(value.args[0])
     return ("true", value), True
 
@@ -78,11 +99,11 @@ def _operator(value: OpV) -> bool | Literal:
     if op == "not":
         return negate(literal(args[0]))
     if op in _FLIPPED:
-        return negate(literal(OpV(_FLIPPED[op], *args)))  # type: ignore[arg-type]
+        return negate(literal(OpV(_FLIPPED[op], *args)))
     if op == ">":
-        return literal(OpV("<", args[1], args[0]))  # type: ignore[arg-type]
+        return literal(OpV("<", args[1], args[0]))
     if op == "<=":
-        return negate(literal(OpV("<", args[1], args[0])))  # type: ignore[arg-type]
+        return negate(literal(OpV("<", args[1], args[0])))
     if op == "is" and args[1] is NONE:
         return _none(args[0])
     if op in ("==", "is"):
@@ -129,8 +150,10 @@ def _equal(left: Value, right: Value) -> bool | Literal:
         return _divides(OpV("-", left.args[0], right), left.args[1])
     if isinstance(right, OpV) and right.op == "%" and len(right.args) == 2:
         return _equal(right, left)
-    if isinstance(left, Const) or (isinstance(left, Ext) and not isinstance(right, Const)) or (
-        not isinstance(right, (Const, Ext)) and right.uid < left.uid
+    if (
+        isinstance(left, Const)
+        or (isinstance(left, Ext) and not isinstance(right, Const))
+        or (not isinstance(right, (Const, Ext)) and right.uid < left.uid)
     ):
         left, right = right, left
     return ("eq", left, right), True
@@ -234,7 +257,13 @@ def _equality(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
     if truth is True and isinstance(right, Const) and not right.value:
         return False
     for other, outcome in assume.items():
-        if outcome and other[0] == "eq" and other[1] is value and other[2] is not right and isinstance(other[2], (Const, Ext)):
+        if (
+            outcome
+            and other[0] == "eq"
+            and other[1] is value
+            and other[2] is not right
+            and isinstance(other[2], (Const, Ext))
+        ):
             return False
     return None
 
@@ -283,7 +312,7 @@ def _remainder(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
             continue
         distance = abs(constant - other_constant)
         if isinstance(modulus, Const):
-            return distance % modulus.value == 0
+            return bool(distance % modulus.value == 0)
         if distance == 1:
             # two boundaries in a row would mean a window of one
             return False

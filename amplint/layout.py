@@ -63,7 +63,7 @@ def is_tail_of_with(site: Site, item: Site) -> bool:
     if held is None or region is None or not isinstance(region, cst.With):
         return False
     block, position = held
-    return region.body is block and len(block.body) > 1 and position == len(block.body) - 1  # type: ignore[attr-defined]
+    return region.body is block and len(block.body) > 1 and position == len(block.body) - 1
 
 
 def receiver_text(site: Site) -> str:

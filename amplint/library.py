@@ -11,7 +11,9 @@ import re
 from functools import cache
 
 #: first components whose names are never looked up in the project, even where a folder is called so
-EXTERNAL_ROOTS = frozenset({"torch", "torch_npu", "torch_xla", "torch_musa", "torch_mlu", "paddle", "tensorflow", "apex"})
+EXTERNAL_ROOTS = frozenset(
+    {"torch", "torch_npu", "torch_xla", "torch_musa", "torch_mlu", "paddle", "tensorflow", "apex"}
+)
 
 _TORCH_ROOTS = ("torch", "torch_npu", "torch_musa", "torch_mlu", "torch_sdaa", "intel_extension_for_pytorch")
 
@@ -92,7 +94,8 @@ _EXACT: dict[str, str] = {
 
 _BUILTINS = frozenset(
     "abs all any bool bytes callable dict dir divmod enumerate filter float format frozenset getattr hasattr hash id "
-    "int isinstance issubclass iter len list map max min next object open ord pow print range repr reversed round set "
+    "int isinstance issubclass iter len list map max min next object open ord pow print range repr reversed "
+    "round set "
     "setattr slice sorted str sum super tuple type vars zip exit quit property staticmethod classmethod".split()
 )
 
@@ -105,7 +108,9 @@ _OPTIMIZER_CLASS = re.compile(
 #: dtypes of 16 bit, by canonical name
 FLOAT16 = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 BFLOAT16 = frozenset({"torch.bfloat16", "torch.BFloat16Tensor", "torch.cuda.BFloat16Tensor"})
-FLOAT32 = frozenset({"torch.float32", "torch.float", "torch.float64", "torch.double", "torch.FloatTensor", "torch.cuda.FloatTensor"})
+FLOAT32 = frozenset(
+    {"torch.float32", "torch.float", "torch.float64", "torch.double", "torch.FloatTensor", "torch.cuda.FloatTensor"}
+)
 
 #: methods of GradScaler; every other attribute of a scaler is data or private
 SCALER_METHODS = frozenset(
@@ -142,7 +147,14 @@ def role(dotted: str) -> str | None:
             return last
     if _SCHEDULER.search(dotted):
         return "scheduler"
-    if ".optim" in dotted or root in ("torch_optimizer", "bitsandbytes", "timm", "transformers", "lion_pytorch", "pytorch_optimizer"):
+    if ".optim" in dotted or root in (
+        "torch_optimizer",
+        "bitsandbytes",
+        "timm",
+        "transformers",
+        "lion_pytorch",
+        "pytorch_optimizer",
+    ):
         if dotted.startswith("torch.optim.") and last[:1].isupper() and last not in ("Optimizer",):
             return "optimizer"
         if _OPTIMIZER_CLASS.match(last):
@@ -155,7 +167,9 @@ def role(dotted: str) -> str | None:
 
 
 #: `autocast` whose first positional argument is the device type
-GENERIC_AUTOCAST = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast", "torch.autocast_mode.autocast"})
+GENERIC_AUTOCAST = frozenset(
+    {"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast", "torch.autocast_mode.autocast"}
+)
 
 
 @cache
@@ -168,7 +182,9 @@ def autocast_device(dotted: str) -> str:
 
 
 #: names of objects that drive AMP by themselves, where nothing shows how they were made
-FRAMEWORK_NAMES = re.compile(r"(^|_)(accelerator|accelerate|fabric|deepspeed|ds_engine|colossal\w*|booster)($|_)", re.IGNORECASE)
+FRAMEWORK_NAMES = re.compile(
+    r"(^|_)(accelerator|accelerate|fabric|deepspeed|ds_engine|colossal\w*|booster)($|_)", re.IGNORECASE
+)
 
 #: a call named like this reads its arguments and leaves gradients and scales alone
 HARMLESS_NAMES = re.compile(

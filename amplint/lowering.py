@@ -564,8 +564,7 @@ class _Lowering:
     def _display(self, node: cst.Tuple | cst.List | cst.Set) -> Expr:
         kind = {cst.Tuple: "tuple", cst.List: "list", cst.Set: "set"}[type(node)]
         items = tuple(
-            Star(self.expr(e.value)) if isinstance(e, cst.StarredElement) else self.expr(e.value)
-            for e in node.elements
+            Star(self.expr(e.value)) if isinstance(e, cst.StarredElement) else self.expr(e.value) for e in node.elements
         )
         return Seq(kind, items, node)  # type: ignore[arg-type]
 

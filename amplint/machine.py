@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from amplint.values import Scaler
 
 Frame = dict[str, Value]
-#: a linked list of events, newest first
-Chain = tuple["Chain", Event] | None if False else Any
 
 #: states kept at one point of the program
 HARD_LIMIT = 12
@@ -70,6 +68,7 @@ class Machine:
         self.loops: tuple[tuple[int, int], ...] = ()
         self.calls: tuple[Site, ...] = ()
         self.allocations: dict[Any, int] = {}
+        #: a linked list of events, newest first: (older, event)
         self.trace: Any = None
         self.count = 0
         self.signature: frozenset[Any] = frozenset()
@@ -142,7 +141,9 @@ class Machine:
         coarse = _COARSE
         return (
             tuple(
-                frozenset([(name, None if type(value) in coarse else value) for name, value in self.frames[number].items()])
+                frozenset(
+                    [(name, None if type(value) in coarse else value) for name, value in self.frames[number].items()]
+                )
                 for number in self.stack
             ),
             frozenset([(slot, None if type(v) in coarse else v) for slot, v in self.heap.items()]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Union
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -92,7 +92,7 @@ class Closure:
     scope: Scope
 
 
-Expr = Union[Name, Const, Attr, Item, Op, Seq, Star, DictDisplay, Closure]
+Expr: TypeAlias = Name | Const | Attr | Item | Op | Seq | Star | DictDisplay | Closure
 
 
 # --- statements ----------------------------------------------------------------------------------
@@ -256,9 +256,9 @@ class Delete:
     node: cst.CSTNode
 
 
-Stmt = Union[
-    Call, Assign, Evaluate, Branch, Loop, Try, Region, Jump, Yield, Define, Import, Global, Delete
-]  # fmt: skip
+Stmt: TypeAlias = (
+    Call | Assign | Evaluate | Branch | Loop | Try | Region | Jump | Yield | Define | Import | Global | Delete
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -342,12 +342,17 @@ def walk(body: list[Stmt]) -> Iterator[Stmt]:
 
 
 #: calls that raise only where the protocol is broken, which is no reason of the user's own
-_PROTOCOL = frozenset("scale unscale_ step update backward zero_grad get_scale clip_grad_norm_ clip_grad_value_ parameters item detach".split())
+_PROTOCOL = frozenset(
+    "scale unscale_ step update backward zero_grad get_scale clip_grad_norm_ clip_grad_value_ parameters item "
+    "detach".split()
+)
 
 
 def may_raise(stmt: Stmt) -> bool:
     """Whether a statement of a `try` block may raise for reasons of the user's own."""
-    return any(isinstance(s, Call) and not (isinstance(s.func, Attr) and s.func.name in _PROTOCOL) for s in walk([stmt]))
+    return any(
+        isinstance(s, Call) and not (isinstance(s.func, Attr) and s.func.name in _PROTOCOL) for s in walk([stmt])
+    )
 
 
 def path_of(expr: Expr | None) -> str:

@@ -107,7 +107,10 @@ class ModuleEnv:
     def captured(self) -> frozenset[str]:
         """Names that a function nested in another one may read from it."""
         return frozenset(
-            name for s in self.program.scopes if s.parent is not None and s.parent.kind == "function" for name in s.words
+            name
+            for s in self.program.scopes
+            if s.parent is not None and s.parent.kind == "function"
+            for name in s.words
         )
 
     def deals_with_training(self, scope: Scope) -> bool:
@@ -253,7 +256,7 @@ def _roles(scope: Scope) -> dict[str, str]:
             roles[path] = "scaler"
         elif "scale" in used and used & {"step(optimizer)", "update", "get_scale"}:
             roles[path] = "scaler"
-        elif named and used & {"step(optimizer)"} or (named and used & {"get_scale", "scale"}):
+        elif (named and used & {"step(optimizer)"}) or (named and used & {"get_scale", "scale"}):
             roles[path] = "scaler"
         elif named and "update" in used and not used & {"transform", "fit", "inverse_transform", "avg", "reset"}:
             roles[path] = "scaler"
@@ -261,15 +264,32 @@ def _roles(scope: Scope) -> dict[str, str]:
             roles[path] = "optimizer"
         elif "sched" in last and "step" in used:
             roles[path] = "scheduler"
-        elif used & {"zero_grad", "step", "state_dict", "load_state_dict"} and re.search(r"(^|_)(optim\w*|opt)($|_|\d)", last):
+        elif used & {"zero_grad", "step", "state_dict", "load_state_dict"} and re.search(
+            r"(^|_)(optim\w*|opt)($|_|\d)", last
+        ):
             roles[path] = "optimizer"
         elif used & {"parameters", "named_parameters"}:
             roles[path] = "model"
-        elif path in called and used & {"train", "eval", "state_dict", "half", "to", "cuda", "module", "zero_grad", "no_sync"}:
+        elif path in called and used & {
+            "train",
+            "eval",
+            "state_dict",
+            "half",
+            "to",
+            "cuda",
+            "module",
+            "zero_grad",
+            "no_sync",
+        }:
             roles[path] = "model"
     scalers = {path for path, role in roles.items() if role == "scaler"}
     for stmt in walk(scope.body):
-        if isinstance(stmt, Call) and isinstance(stmt.func, Attr) and stmt.func.name in ("step", "unscale_") and stmt.args:
+        if (
+            isinstance(stmt, Call)
+            and isinstance(stmt.func, Attr)
+            and stmt.func.name in ("step", "unscale_")
+            and stmt.args
+        ):
             if path_of(stmt.func.base) in scalers:
                 argument = path_of(stmt.args[0].value)
                 if argument and not argument.startswith("%"):
@@ -367,8 +387,9 @@ class Project:
             names = match["names"]
             if names.strip() == b"*" or word in _WORD.findall(names):
                 dotted, level = match["module"].decode(), len(match["dots"])
+                renamed = re.search(rb"(\w+)\s+as\s+" + word + rb"\b", names)
                 for target in self._candidates(file, dotted, level):
-                    if self._member_tells(target, name, depth + 1):
+                    if self._member_tells(target, renamed[1].decode() if renamed else name, depth + 1):
                         return True
         return False
 

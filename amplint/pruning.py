@@ -53,13 +53,17 @@ if TYPE_CHECKING:
 
 #: names of calls that are events whatever they are called on
 _EVENTS = frozenset(
-    "backward unscale_ zero_grad get_scale scale state_dict half bfloat16 register_hook autocast GradScaler ShardedGradScaler "
-    "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss nullcontext get_total_norm "
-    "register_post_accumulate_grad_hook custom_fwd custom_bwd FullyShardedDataParallel FSDP binary_cross_entropy BCELoss".split()
+    "backward unscale_ zero_grad get_scale scale state_dict half bfloat16 register_hook autocast GradScaler "
+    "ShardedGradScaler "
+    "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss "
+    "nullcontext get_total_norm "
+    "register_post_accumulate_grad_hook custom_fwd custom_bwd FullyShardedDataParallel FSDP "
+    "binary_cross_entropy BCELoss".split()
 )
 #: events that matter where something else happens, and make no function worth executing by themselves
 _MINOR_EVENTS = frozenset(
-    "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel fully_shard".split()
+    "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel "
+    "fully_shard".split()
 )
 #: what is resumed along with the weights
 _RESUMED = re.compile(r"opt|scal|amp", re.IGNORECASE)
@@ -76,8 +80,10 @@ _SIXTEEN_BITS = re.compile(r"half|float16|bf16|fp16", re.IGNORECASE)
 _TELLING = re.compile(r"scaler|autocast|clip_grad", re.IGNORECASE)
 #: methods of containers and files, which say nothing about the project's classes
 _COMMON = frozenset(
-    "update get items keys values append extend add pop copy join format close write read split strip sort insert remove count index clear flush "
-    "setdefault mean sum item size view reshape to cpu cuda eval parameters detach apply log info debug warning error print load loads parse "
+    "update get items keys values append extend add pop copy join format close write read split strip sort "
+    "insert remove count index clear flush "
+    "setdefault mean sum item size view reshape to cpu cuda eval parameters detach apply log info debug "
+    "warning error print load loads parse "
     "plot open reset forward loss process check draw show search match exists".split()
 )
 
@@ -128,7 +134,8 @@ def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Sc
         more = {
             name
             for name, names, lambdas in env.bound_callables
-            if name not in held and not (names.isdisjoint(functions) and names.isdisjoint(held) and lambdas.isdisjoint(scopes))
+            if name not in held
+            and not (names.isdisjoint(functions) and names.isdisjoint(held) and lambdas.isdisjoint(scopes))
         }
         if not more:
             return frozenset(held)
@@ -136,8 +143,11 @@ def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Sc
 
 
 def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], frozenset[Scope]]]:
-    """What variables, attributes and parameters are bound to, as far as it can be a function: (last name, names, lambdas)
-    of what is written there, or handed to the call whose result is bound (`partial(f)`, `torch.compile(f)`)."""
+    """What variables, attributes and parameters are bound to, as far as it can be a function.
+
+    Yields (last name, names, lambdas) of what is written there, or handed to the call whose result is bound, as in
+    `partial(f)` and `torch.compile(f)`.
+    """
     callees: dict[str, Scope] = {}
     for scope in env.program.scopes:
         made = scope.children.get("__init__") if scope.kind == "class" else scope
@@ -151,7 +161,7 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
                 callee = callees.get(call_name(stmt.func))
                 if callee is not None:
                     plain = [p.name for p in callee.params if p.kind == "plain"][callee.is_method :]
-                    for position, (arg, reference) in enumerate(zip(stmt.args, handed)):
+                    for position, (arg, reference) in enumerate(zip(stmt.args, handed, strict=True)):
                         name = arg.keyword or (plain[position] if position < len(plain) else "")
                         if any(reference):
                             yield name, *reference
@@ -185,7 +195,8 @@ def _union(references: Iterable[tuple[frozenset[str], frozenset[Scope]]]) -> tup
 
 
 def _hands_itself_on(scope: Scope) -> bool:
-    """Whether a method gives its object to something that is only known when it runs: `getattr(callback, event)(self)`."""
+    """Whether a method gives its object to something that is only known when it runs, as
+    `getattr(callback, event)(self)` does."""
     if not scope.is_method or not scope.params:
         return False
     own = scope.params[0].name
@@ -261,7 +272,9 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
         return True
     if _SAVES.search(name) and (path == "torch" or not scope.words.isdisjoint(_STATEFUL)):
         return True
-    if any(_reads_gradient(e) for a in stmt.args for e in parts_of(a.value)) or (base is not None and any(_reads_gradient(e) for e in parts_of(base))):
+    if any(_reads_gradient(e) for a in stmt.args for e in parts_of(a.value)) or (
+        base is not None and any(_reads_gradient(e) for e in parts_of(base))
+    ):
         return True
     return ".optim." in f".{path}." and name[:1].isupper()
 
@@ -279,7 +292,11 @@ def _reads_gradient(expr: Expr) -> bool:
 
 
 def _text(expr: Expr) -> str:
-    return " ".join(e.name if isinstance(e, Attr) else e.id if isinstance(e, Name) else str(e.value) for e in parts_of(expr) if isinstance(e, (Attr, Name, Const)))
+    return " ".join(
+        e.name if isinstance(e, Attr) else e.id if isinstance(e, Name) else str(e.value)
+        for e in parts_of(expr)
+        if isinstance(e, (Attr, Name, Const))
+    )
 
 
 def words_of(expr: Expr) -> Iterator[str]:
@@ -304,7 +321,13 @@ class _Slice:
         self.kept: set[int] = set()
         self.roles = env.roles.get(scope, {})
         # an object's attributes are read elsewhere
-        self.is_setup = scope.kind != "function" or scope.name in ("__init__", "__enter__", "__post_init__", "setup", "__call__")
+        self.is_setup = scope.kind != "function" or scope.name in (
+            "__init__",
+            "__enter__",
+            "__post_init__",
+            "setup",
+            "__call__",
+        )
 
     def body(self) -> list[Stmt]:
         while True:
@@ -338,7 +361,9 @@ class _Slice:
             return then or orelse
         if isinstance(stmt, Loop):
             body, prelude, orelse = self._mark(stmt.body), False, self._mark(stmt.orelse)
-            needed = stmt.collect in self.names or (stmt.target is not None and self._defines_needed(stmt.target) and stmt.kind == "for")
+            needed = stmt.collect in self.names or (
+                stmt.target is not None and self._defines_needed(stmt.target) and stmt.kind == "for"
+            )
             if stmt.kind == "comprehension":
                 return needed or self._has_effect(stmt.body)
             if self._has_effect(stmt.body) or needed or orelse:
@@ -347,16 +372,28 @@ class _Slice:
             return prelude or (body and self._leaves(stmt.body))
         if isinstance(stmt, Region):
             inner = self._mark(stmt.body)
-            return inner or _is_event(stmt, self.env, self.scope) or (stmt.target is not None and self._defines_needed(stmt.target))
+            return (
+                inner
+                or _is_event(stmt, self.env, self.scope)
+                or (stmt.target is not None and self._defines_needed(stmt.target))
+            )
         if isinstance(stmt, Try):
-            marks = [self._mark(stmt.body), *(self._mark(h.body) for h in stmt.handlers), self._mark(stmt.orelse), self._mark(stmt.final)]
+            marks = [
+                self._mark(stmt.body),
+                *(self._mark(h.body) for h in stmt.handlers),
+                self._mark(stmt.orelse),
+                self._mark(stmt.final),
+            ]
             return any(marks)
         if isinstance(stmt, Evaluate):
             return _is_event(stmt, self.env, self.scope)
         return isinstance(stmt, (Jump, Yield, Define, Import, Global, Delete))
 
     def _has_effect(self, block: list[Stmt]) -> bool:
-        return any(id(s) in self.kept and not isinstance(s, (Jump, Branch, Region, Try, Loop, Import, Define)) for s in walk(block))
+        return any(
+            id(s) in self.kept and not isinstance(s, (Jump, Branch, Region, Try, Loop, Import, Define))
+            for s in walk(block)
+        )
 
     def _leaves(self, block: list[Stmt]) -> bool:
         return any(isinstance(s, Jump) and s.kind == "return" for s in walk(block))
@@ -376,7 +413,9 @@ class _Slice:
         for arg in stmt.args:
             held = parts_of(arg.value) if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
             for argument in map(path_of, held):
-                if argument and (argument == "self" or self.roles.get(argument) in ("scaler", "optimizer") or "scaler" in argument):
+                if argument and (
+                    argument == "self" or self.roles.get(argument) in ("scaler", "optimizer") or "scaler" in argument
+                ):
                     return True
         return path.startswith("self.") and bool(library.HOOK_NAMES.search(name)) and name not in _COMMON
 

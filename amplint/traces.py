@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, worth_keeping
-from amplint.library import FRAMEWORK_NAMES, role as library_role
+from amplint.library import FRAMEWORK_NAMES
+from amplint.library import role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import Import, Scope, walk
 from amplint.values import FALSE, NONE, TRUE, Class, Const, Ext, Func, Instance, Scaler, Sequence, Sym, Value
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
 #: a scope without any of these has nothing to say as an entry
 _ENTRY_WORDS = frozenset(
-    "backward unscale_ autocast GradScaler ShardedGradScaler clip_grad_norm_ clip_grad_value_ clip_grad_norm step update grad half bfloat16 float16 state_dict "
-    "load_state_dict get_scale zero_grad custom_fwd custom_bwd save set_default_dtype register_hook scale_loss amp".split()
+    "backward unscale_ autocast GradScaler ShardedGradScaler clip_grad_norm_ clip_grad_value_ clip_grad_norm "
+    "step update grad half bfloat16 float16 state_dict "
+    "load_state_dict get_scale zero_grad custom_fwd custom_bwd save set_default_dtype register_hook scale_loss "
+    "amp".split()
 )
 #: names of methods that nearly every class has: to mention one says nothing
 _COMMON_METHODS = frozenset({"__init__", "__call__", "forward", "run", "main", "get", "items", "to", "eval"})
@@ -50,7 +53,9 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     program = env.program
     traces.extend(_module_body(env, executor))
     relevant = env.relevant
-    functions = [s for s in program.scopes if s.kind == "function" and s in relevant and not s.name.startswith("<lambda")]
+    functions = [
+        s for s in program.scopes if s.kind == "function" and s in relevant and not s.name.startswith("<lambda")
+    ]
     speaking = {s.name for s in functions if not _ENTRY_WORDS.isdisjoint(s.words)}
     # a function that only calls others knows what they are called with, and how often
     telling = _ENTRY_WORDS | env.relevant_imports | (speaking - _COMMON_METHODS)
@@ -67,10 +72,16 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
         if scope.parent is not None and scope.parent.kind == "function":
             # a nested function needs its encloser's variables; it is reached from there or not at all
             continue
-        if scope.name == "__init__" and any(m is not scope and m in relevant for m in scope.parent.children.values() if m.name != "__init__"):  # type: ignore[union-attr]
+        if scope.name == "__init__" and scope.parent is not None and not relevant.isdisjoint(_other_methods(scope)):
+            # it runs before every one of them
             continue
         traces.extend(_entry(env, executor, scope, inits))
     return traces
+
+
+def _other_methods(init: Scope) -> list[Scope]:
+    assert init.parent is not None
+    return [m for m in init.parent.children.values() if m is not init]
 
 
 def _called_names(env: ModuleEnv) -> frozenset[str]:
@@ -79,8 +90,7 @@ def _called_names(env: ModuleEnv) -> frozenset[str]:
     for scope in env.program.scopes:
         if scope.kind != "function" and scope.kind != "module":
             continue
-        own = scope.words if not scope.children else scope.words
-        names |= {w for w in own if w != scope.name}
+        names |= scope.words - {scope.name}
     return frozenset(names)
 
 
@@ -140,7 +150,13 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
             if init is not None and init[1] in init[0].env.relevant:
                 owner, scope = init
                 func = Func(owner.env, scope, owner.parts[2], instance)
-                results = executor.run(func, _parameters(owner.env, executor, scope, state, 1, None), _keywords(owner.env, scope), None, state)
+                results = executor.run(
+                    func,
+                    _parameters(owner.env, executor, scope, state, 1, None),
+                    _keywords(owner.env, scope),
+                    None,
+                    state,
+                )
                 found = [s for s, _, signal in results if signal is None]
             else:
                 found = [state]
@@ -164,10 +180,12 @@ def _forget_placeholders(executor: Executor, cls: Class, state: Machine, instanc
 
 
 def _class_value(env: ModuleEnv, cls: Scope, state: Machine) -> Class:
-    return Class(env, cls, -env.number)  # type: ignore[return-value]
+    return Class(env, cls, -env.number)
 
 
-def _parameters(env: ModuleEnv, executor: Executor, scope: Scope, state: Machine, skip: int, drive: int | None) -> list[Value]:
+def _parameters(
+    env: ModuleEnv, executor: Executor, scope: Scope, state: Machine, skip: int, drive: int | None
+) -> list[Value]:
     """Unknown arguments for an entry; what is used as a scaler, an optimizer or a model stays the same when the
     entry is driven again, the rest is new."""
     roles = env.roles.get(scope, {})
@@ -190,7 +208,9 @@ def _keywords(env: ModuleEnv, scope: Scope) -> dict[str, Value]:
     return {p.name: Sym("param", env.source.path, scope.qualname, p.name) for p in scope.params if p.kind == "keyword"}
 
 
-def _annotated(env: ModuleEnv, executor: Executor, annotation: str, scope: Scope, name: str, state: Machine) -> Value | None:
+def _annotated(
+    env: ModuleEnv, executor: Executor, annotation: str, scope: Scope, name: str, state: Machine
+) -> Value | None:
     if not annotation:
         return None
     executor.enter_globals(env, state)
@@ -248,7 +268,7 @@ def _drive(env: ModuleEnv, executor: Executor, scope: Scope, starts: list[Machin
         arguments = _parameters(env, executor, scope, state, skip, number)
         for after, _, _signal in executor.run(
             func, arguments, _keywords(env, scope), None, state, executor.decorators(func, state)
-        ):  # type: ignore[arg-type]
+        ):
             after.loops = ()
             finals.append(after)
     finals, dropped = merge(finals, scope)

@@ -83,9 +83,9 @@ class Const(Value):
     @staticmethod
     def of(value: object) -> Const:
         try:
-            return Const(type(value).__name__, value)  # type: ignore[return-value]
+            return Const(type(value).__name__, value)
         except TypeError:
-            return Const("opaque", repr(value))  # type: ignore[return-value]
+            return Const("opaque", repr(value))
 
     @property
     def value(self) -> Any:

@@ -166,10 +166,10 @@ def _trained(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | No
             if origin is None:
                 continue
             optimizer = event.optimizer
-            owned = isinstance(optimizer, Optimizer) and optimizer.owners is not None
-            if owned and not unit.overlap(owners, optimizer.owners):  # type: ignore[union-attr,arg-type]
+            theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
+            if theirs is not None and not unit.overlap(owners, theirs):
                 continue
-            if not owned and not (unit.overlap(owners, origin.details["value"].taint.owners) and not event.state.maybe):
+            if theirs is None and not (unit.overlap(owners, origin.details["value"].taint.owners) and not event.state.maybe):
                 continue
             return event
     return None
