@@ -6,10 +6,15 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Confidence, Severity
+from amplint.layout import is_plain_path
+from amplint.names import names_of
 from amplint.needles import CASTS_TO_HALF
 from amplint.precision import Fact, Number, Tensor, Value, facts_of
-from amplint.rule import Fault, Rule, Site
+from amplint.program import Name
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -133,7 +138,30 @@ class HalfOverflowConstant(Rule):
                     Site(unit.source, fact.node),
                     f"{value:g} does not fit into a float16 tensor, whose largest number is {LARGEST:g}",
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
+                    fix=_limit(unit, fact, value),
                 )
+
+
+def _limit(unit: Unit, fact: Fact, value: float) -> FixPlan | None:
+    """Take the limit of the tensor's own dtype, where the tensor is a name and the constant the last argument."""
+    call = fact.node
+    if (
+        not isinstance(call, cst.Call)
+        or not isinstance(fact.receiver, Tensor)
+        or not isinstance(call.func, cst.Attribute)
+    ):
+        return None
+    tensor, last = unit.source.segment(call.func.value), call.args[-1]
+    named = last.keyword is None or last.keyword.value == "value"
+    if (
+        not is_plain_path(tensor)
+        or last.star
+        or not named
+        or names_of(unit.env).of(Name("torch"), fact.scope) != {"torch"}
+    ):
+        return None
+    text = f"torch.finfo({tensor}.dtype).{'min' if value < 0 else 'max'}"
+    return FixPlan("unsafe", f"write {text}", (Change("replace", Site(unit.source, last.value), text),))
 
 
 def _meeting(fact: Fact) -> tuple[Value, Value]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Confidence, Severity
 from amplint.needles import CASTS_TO_HALF
 from amplint.precision import Tensor, facts_of, is_unsupported
-from amplint.rule import Fault, Rule, Site
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -126,4 +128,17 @@ class HalfUnsupportedOp(Rule):
                 Site(unit.source, fact.node),
                 f"{name} is given a {first.dtype} tensor, for which it is not (fully) implemented",
                 confidence=Confidence.HIGH if first.sure else Confidence.MEDIUM,
+                fix=None if isinstance(fact.receiver, Tensor) else _cast(Site(unit.source, fact.node)),
             )
+
+
+def _cast(site: Site) -> FixPlan | None:
+    """Cast the tensor that the operator is given, where it is a name of its own."""
+    call = site.node
+    if not isinstance(call, cst.Call) or not call.args or call.args[0].keyword is not None or call.args[0].star:
+        return None
+    value = call.args[0].value
+    if not isinstance(value, (cst.Name, cst.Attribute)):
+        return None
+    text = f"{site.module.segment(value)}.float()"
+    return FixPlan("unsafe", f"write {text}", (Change("replace", Site(site.module, value), text),))
