@@ -210,6 +210,14 @@ def test_fixes_see_the_text_as_it_is(project: Path, amplint: Amplint) -> None:
     assert amplint("alone.py").status == 0
 
 
+def test_results_of_worker_processes_are_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MIN_PARALLEL_FILES", 1)
+    monkeypatch.setattr(engine, "MIN_PARALLEL_BYTES", 1)
+    first = check([Path()], Settings(), jobs=2, caching=True)
+    monkeypatch.setattr(engine, "_analyse", None)
+    assert said(check([Path()], Settings(), caching=True)) == said(first)
+
+
 def test_runs_side_by_side_say_the_same(project: Path) -> None:
     command = [sys.executable, "-m", "amplint", "--output-format", "concise", "--quiet", "."]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]

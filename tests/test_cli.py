@@ -414,7 +414,7 @@ def test_processes_and_order_do_not_change_the_result(here: Path, amplint: Ampli
         (here / f"f{number}.py").write_text(CLIPPED + ("crash()\n" if number == 3 else ""))
 
     def run(*arguments: str) -> dict[str, object]:
-        result = amplint("--output-format", "json", *arguments).json
+        result = amplint("--no-cache", "--output-format", "json", *arguments).json
         result["summary"].pop("seconds")
         return result
 
