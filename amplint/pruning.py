@@ -319,6 +319,8 @@ class _Slice:
         self.scope = scope
         self.names: set[str] = set()
         self.kept: set[int] = set()
+        #: results of the calls that are kept for their own sake
+        self.made: set[str] = set()
         self.roles = env.roles.get(scope, {})
         # an object's attributes are read elsewhere
         self.is_setup = scope.kind != "function" or scope.name in (
@@ -352,8 +354,14 @@ class _Slice:
 
     def _matters(self, stmt: Stmt) -> bool:
         if isinstance(stmt, Call):
-            return stmt.result in self.names or self._call_matters(stmt)
+            if self._call_matters(stmt):
+                self.made.add(stmt.result)
+                return True
+            return stmt.result in self.names
         if isinstance(stmt, Assign):
+            if self.scope.kind == "module" and any(isinstance(e, Name) and e.id in self.made for e in parts_of(stmt.value)):
+                # another module may import it
+                return True
             return self._defines_needed(stmt.target) or _is_event(stmt, self.env, self.scope)
         if isinstance(stmt, Branch):
             # both arms must be marked, not only the first that matters
