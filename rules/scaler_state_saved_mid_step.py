@@ -98,6 +98,7 @@ class ScalerStateSavedMidStep(Rule):
     severity = Severity.WARNING
     needles = ((b"state_dict", b".save(", b"dump", b"copy"), (b"scaler", b"Scaler"))
     confirmed_by = "own"
+    yields_to = ("AMP302",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
@@ -135,8 +136,10 @@ def _mid_step(event: Event) -> Iterator[tuple[Scaler, Value, bool]]:
 
 
 def _begun(trace: Trace, position: int, scaler: Scaler, optimizer: Value) -> Event | None:
-    """The `unscale_` or `step` after which the scaler is kept."""
+    """The `unscale_` or `step` of the same round after which the scaler is kept."""
+    kept = trace.events[position]
     for event in reversed(trace.events[:position]):
         if event.kind in ("unscale_", "step") and event.scaler is scaler and event.optimizer is optimizer:
-            return event
+            # a round that ended without update() is another fault
+            return event if kept.loops[: len(event.loops)] == event.loops else None
     return None
