@@ -6,6 +6,7 @@ their `details`:
     construct_scaler   arguments, keywords, callee, scaler
     construct_autocast arguments, keywords, callee, context, dropped
     construct_optimizer  owners
+    construct_module   module
     scale              argument, dropped
     backward           value, certain (a plain loss is known not to be scaled), framework, functional
     autograd_grad      value, create_graph
@@ -346,6 +347,7 @@ class Effects:
             *((children,) if children and callee.dotted in library.CONTAINERS else ()),
         )
         self.x.sites.setdefault(net, site)
+        self.x.record("construct_module", site, state, details={"module": net})
         dtype = self.dtype(kw.get("dtype"))
         if dtype in ("float16", "bfloat16"):
             self.cast(net, dtype, "dtype=", site, state)

@@ -651,6 +651,15 @@ class Executor:
         role = None
         if stmt.target is not None:
             role = self.role(path_of(stmt.target), state)
+        if isinstance(stmt.target, Seq) and isinstance(sequence, Result) and isinstance(sequence.callee, Ext):
+            roles = {self.role(path_of(part), state) for item in stmt.target.items for part in parts_of(item)}
+            if (
+                sequence.callee.dotted == "enumerate"
+                and len(sequence.args) == 1
+                and not roles.isdisjoint(("optimizer", "scaler"))
+            ):
+                # the same few objects every time: their numbers are theirs in every such loop
+                return Sequence(Const.of(index), self._element(sequence.args[0], index, stmt, ()))
         return self._element(
             sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ()
         )

@@ -359,7 +359,9 @@ class _Slice:
                 return True
             return stmt.result in self.names
         if isinstance(stmt, Assign):
-            if self.scope.kind == "module" and any(isinstance(e, Name) and e.id in self.made for e in parts_of(stmt.value)):
+            if self.scope.kind == "module" and any(
+                isinstance(e, Name) and e.id in self.made for e in parts_of(stmt.value)
+            ):
                 # another module may import it
                 return True
             return self._defines_needed(stmt.target) or _is_event(stmt, self.env, self.scope)
@@ -420,6 +422,9 @@ class _Slice:
             return True
         for arg in stmt.args:
             held = parts_of(arg.value) if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
+            if any(isinstance(e, (Name, Attr)) and call_name(e) in self.env.relevant_names for e in held):
+                # a function that is handed on will be called
+                return True
             for argument in map(path_of, held):
                 if argument and (
                     argument == "self" or self.roles.get(argument) in ("scaler", "optimizer") or "scaler" in argument

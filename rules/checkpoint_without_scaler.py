@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import class_of, function_of, is_plain_path, receiver_text
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
-from amplint.values import Optimizer, Scaler, Scheduler, StateOf, Value
+from amplint.values import DictV, Optimizer, Scaler, Scheduler, StateOf, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -124,13 +124,15 @@ class CheckpointWithoutScaler(Rule):
             step = _resumable(event, driven)
             if step is None:
                 continue
-            literal = _literal(event)
-            site = literal or event.site
-            if literal is None and id(function_of(site)) in functions:
+            built = event.details["literal"]
+            site = _literal(event) or event.site
+            if built is None and id(function_of(site)) in functions:
                 # one file for each object: the function is the checkpoint
                 continue
             functions.add(id(function_of(site)))
             steps = [(step.site, "the scaler is in use here")]
+            if built is not None and built is not site:
+                steps.append((built, "the checkpoint is put together here"))
             if site is not event.site:
                 steps.append((event.site, "saved here"))
             yield Fault(
@@ -181,7 +183,7 @@ def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
 def _literal(event: Event) -> Site | None:
     """Where the dict that is saved is written down, if the optimizer's state is named there."""
     literal: Site | None = event.details["literal"]
-    if literal is None or not isinstance(literal.node, (cst.Dict, cst.Call)):
+    if literal is None or not isinstance(event.details["payload"], DictV):
         return None
     return literal if "state_dict" in literal.module.segment(literal.node) else None
 

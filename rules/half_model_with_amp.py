@@ -9,7 +9,7 @@ from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import Instance, Net, Optimizer, Result
+from amplint.values import Instance, Net, Optimizer, Result, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -169,7 +169,9 @@ def _trained(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | No
             theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
             if theirs is not None and not unit.overlap(owners, theirs):
                 continue
-            if theirs is None and not (unit.overlap(owners, origin.details["value"].taint.owners) and not event.state.maybe):
+            if theirs is None and not (
+                unit.overlap(owners, origin.details["value"].taint.owners) and not event.state.maybe
+            ):
                 continue
             return event
     return None
@@ -178,19 +180,31 @@ def _trained(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | No
 def _default_dtype(unit: Unit) -> Iterator[Fault]:
     """`torch.set_default_dtype(torch.float16)` before a module is built that is trained with a scaler."""
     settings = [event for _, _, event in unit.events("default_dtype")]
-    if not settings or any(event.details["dtype"] != "float16" for event in settings):
+    if not any(event.details["dtype"] == "float16" for event in settings):
         return
-    for _, _, event in unit.events("step"):
-        optimizer = event.optimizer
-        if isinstance(optimizer, Optimizer) and optimizer.owners and any(isinstance(o, (Net, Result, Instance)) for o in optimizer.owners):
-            yield Fault(
-                settings[0].site,
-                "modules are built in float16 by default and then trained with mixed precision",
-                ((event.site, "their weights are stepped here"),),
-                unit.assumptions(event),
-                unit.confidence(event.scaler),
-            )
-            return
+    never_reset = all(event.details["dtype"] == "float16" for event in settings)
+    for trace in unit.traces:
+        current: Event | None = None
+        born: dict[Value, Event] = {}
+        for event in trace.events:
+            if event.kind == "default_dtype":
+                current = event if event.details["dtype"] == "float16" else None
+            elif event.kind == "construct_module" and current is not None:
+                born[event.details["module"]] = current
+            elif event.kind == "step":
+                owners = event.optimizer.owners if isinstance(event.optimizer, Optimizer) else None
+                for owner in owners or ():
+                    setting = born.get(owner)
+                    if setting is None and never_reset and isinstance(owner, (Net, Result, Instance)):
+                        setting = settings[0]
+                    if setting is not None:
+                        yield Fault(
+                            setting.site,
+                            "modules are built in float16 by default and then trained with mixed precision",
+                            ((event.site, "their weights are stepped here"),),
+                            unit.assumptions(event),
+                            unit.confidence(event.scaler),
+                        )
 
 
 def _fix(cast: Event) -> FixPlan | None:
