@@ -138,10 +138,12 @@ def _operation(trace: Trace, position: int, optimizer: Value) -> Event | None:
 
 
 def _next_operation(trace: Trace, position: int, optimizer: Value, start: Event | None) -> Event | None:
-    """The next operation on the optimizer, if no `update()` comes before it."""
+    """The next operation on the optimizer, if a new backward and no `update()` comes before it."""
+    begun = False
     for later in trace.events[position + 1 :]:
         if start is None or (later.kind == "update" and later.scaler is start.scaler):
             return None
+        begun = begun or (later.kind == "backward" and optimizer in later.before)
         if later.optimizer is optimizer and later.kind in ("unscale_", "step") and later.scaler is start.scaler:
-            return later
+            return later if begun else None
     return None
