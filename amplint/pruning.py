@@ -421,7 +421,7 @@ class _Slice:
         if path in self.roles and self.roles[path] == "model":
             return True
         for arg in stmt.args:
-            held = parts_of(arg.value) if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
+            held = [*parts_of(arg.value)] if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
             if any(isinstance(e, (Name, Attr)) and call_name(e) in self.env.relevant_names for e in held):
                 # a function that is handed on will be called
                 return True
