@@ -498,6 +498,8 @@ class Effects:
                 return [(state, made_list, None)]
             if isinstance(first, (Params, Many, ListV, Sequence)) and name != "iter":
                 return [(state, first, None)]
+        if name == "filter" and len(pos) == 2 and isinstance(pos[1], (Params, Many)):
+            return [(state, pos[1], None)]
         if name == "bool" and pos:
             return [(state, first, None)]
         if name == "float" and isinstance(first, Const) and isinstance(first.value, str):
