@@ -420,6 +420,8 @@ class _Slice:
                 return True
         if path in self.roles and self.roles[path] == "model":
             return True
+        if path == f"self.{name}" and self._inherits(name):
+            return True
         for arg in stmt.args:
             held = [*parts_of(arg.value)] if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
             if any(isinstance(e, (Name, Attr)) and call_name(e) in self.env.relevant_names for e in held):
@@ -431,6 +433,13 @@ class _Slice:
                 ):
                     return True
         return path.startswith("self.") and bool(library.HOOK_NAMES.search(name)) and name not in _COMMON
+
+    def _inherits(self, method: str) -> bool:
+        """Whether a method comes from a base class in another module of the project that has AMP vocabulary."""
+        owner = self.scope.parent
+        if owner is None or owner.kind != "class" or method in owner.children:
+            return False
+        return any(call_name(base) in self.env.relevant_imports for base in owner.bases)
 
     def _fills_needed(self, func: Expr) -> bool:
         """Whether a call puts something into a list or dict that is read."""
