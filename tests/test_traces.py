@@ -392,3 +392,35 @@ def test_results_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     first = run("1")
     assert "unscale_" in first
     assert run("2") == first
+
+
+def test_a_method_inherited_from_another_module_is_executed_whatever_it_is_called(lab: Laboratory) -> None:
+    lab.write(
+        base_loop="""
+        import torch
+
+        class Loop:
+            def __init__(self, net, optimizer):
+                self.net, self.optimizer = net, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def advance(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """
+    )
+    traces = lab.traces_of(
+        """
+        from base_loop import Loop
+
+        class OwnLoop(Loop):
+            def fit(self, batches):
+                for x, y in batches:
+                    self.optimizer.zero_grad()
+                    self.scaler.scale(self.net(x, y)).backward()
+                    self.advance()
+        """
+    )
+    kinds = [event.kind for trace in traces for event in trace.events]
+    assert "step" in kinds
+    assert "update" in kinds
