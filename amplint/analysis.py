@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards
@@ -27,14 +28,18 @@ _SCALER_STATE = re.compile(r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(|['\"]\w
 class Unit:
     """What a rule may look at: the traces of a module, and questions about them that many rules ask."""
 
-    def __init__(self, env: ModuleEnv, executor: Executor, traces: Sequence[Trace], target: str) -> None:
+    def __init__(self, env: ModuleEnv, executor: Executor, target: str) -> None:
         self.env = env
         self.source: SourceModule = env.source
         self.project: Project = env.project
         self.executor = executor
-        self.traces = tuple(traces)
         #: the torch version that the code is meant for, e.g. "2.6"
         self.target = target
+
+    @cached_property
+    def traces(self) -> tuple[Trace, ...]:
+        """All traces of the module; it is executed when the first rule asks, and some rules never do."""
+        return tuple(explore(self.env, self.executor))
 
     def events(self, *kinds: str) -> Iterator[tuple[Trace, int, Event]]:
         """Every event of these kinds with its trace and its position there."""
@@ -170,14 +175,13 @@ def analyse(
 def prepare(
     module: SourceModule, project: Project, target: str, settings: Settings | None = None, rules: Iterable[Rule] = ()
 ) -> Unit:
-    """The unit of a module: lowered, executed, ready for rules."""
+    """The unit of a module, ready for rules."""
     env = project.enter(module)
     chosen = settings or Settings()
     chosen.torch = target
     executor = Executor(project, chosen)
     executor.effects.watched = frozenset(name for rule in rules for name in getattr(rule, "watches", ()))
-    traces = explore(env, executor)
-    return Unit(env, executor, traces, target)
+    return Unit(env, executor, target)
 
 
 def version(text: str) -> tuple[int, ...]:

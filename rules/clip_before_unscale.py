@@ -171,10 +171,16 @@ def _clips(event: Event, trace: Trace, position: int) -> bool:
         return True
     if operation in ("mul_", "div_"):
         # a coefficient that was computed from the gradients' own norm
-        return any(isinstance(a, Grad) or any(isinstance(p, Grad) for p in a.parts) for a in arguments if isinstance(a, Value))
+        return any(
+            isinstance(a, Grad) or any(isinstance(p, Grad) for p in a.parts) for a in arguments if isinstance(a, Value)
+        )
     if operation == "assign" and position:
         before = trace.events[position - 1]
-        return before.kind == "grad_read" and before.details["operation"] in ("clamp", "clip") and before.loops == event.loops
+        return (
+            before.kind == "grad_read"
+            and before.details["operation"] in ("clamp", "clip")
+            and before.loops == event.loops
+        )
     return False
 
 

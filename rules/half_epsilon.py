@@ -131,7 +131,8 @@ class HalfEpsilon(Rule):
                     f"{constant.value:g} is zero in float16, so that it protects from nothing here",
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
                 )
-        yield from _optimizers(unit)
+        if "optim" in unit.source.text:
+            yield from _optimizers(unit)
 
 
 def _meeting(fact: Fact) -> tuple[Value, Value]:
