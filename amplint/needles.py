@@ -11,4 +11,7 @@ TRAINS: Final = (b"backward(", b"autograd", b"scaler", b"optimizer", b"optimize(
 CASTS_TO_HALF: Final = (b".half", b"HalfTensor", b"float16")
 
 #: what a file holds that drives a scaler, even one whose `update()` and `step` stand in a helper of another file
-DRIVES_SCALER: Final = (b".scale(", b"scaler", b"Scaler", b"unscale_", b"backward(")
+DRIVES_SCALER: Final = (b".scale(", b"scaler", b"Scaler", b"unscale_", b".backward(")
+
+#: a word that shows that a file knows of mixed precision, if only by the name of what it imports
+KNOWS_AMP: Final = (b"autocast", b"scaler", b"Scaler", b"AMP", b"Amp", b"amp_")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_function
-from amplint.needles import DRIVES_SCALER
+from amplint.needles import DRIVES_SCALER, KNOWS_AMP
 from amplint.protocol import inside_window, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -100,7 +100,7 @@ class UpdateInsideAccumulation(Rule):
     code = "AMP301"
     name = "update-inside-accumulation"
     severity = Severity.ERROR
-    needles = ((b".update(", b".scale(", b"backward("), DRIVES_SCALER)
+    needles = (DRIVES_SCALER, KNOWS_AMP)
     fix = "safe"
     confirmed_by = "raise"
 
