@@ -117,15 +117,16 @@ class Unit:
 
     def assumptions(self, event: Event, *conditions: Value) -> tuple[str, ...]:
         """The flags that must be set for an event to be reached, in words; `conditions` are required as well."""
-        found: list[str] = []
+        # the same flag in a later call of an entry is another value; its last outcome is the one that counts
+        found: dict[str, str] = {}
         for atom, outcome in event.assume.items():
             if all(_flag_like(part) for part in atom[1:] if isinstance(part, Value)) and atom[0] != "mod":
-                found.append(guards.sentence(atom, outcome))
+                found[guards.sentence(atom, True)] = guards.sentence(atom, outcome)
         for condition in conditions:
             lit = guards.literal(condition)
             if not isinstance(lit, bool) and lit[0] not in event.assume:
-                found.append(guards.sentence(*lit))
-        return tuple(dict.fromkeys(found))
+                found[guards.sentence(lit[0], True)] = guards.sentence(*lit)
+        return tuple(dict.fromkeys(found.values()))
 
     def confidence(self, *values: Value | None) -> Confidence:
         """High where every object is seen constructed, else medium."""

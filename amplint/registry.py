@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from abc import ABCMeta
 from functools import cache
 
 from amplint.rule import Rule
@@ -21,7 +22,8 @@ def all_rules() -> tuple[Rule, ...]:
     for module_info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"amplint.rules.{module_info.name}")
         for member in vars(module).values():
-            if isinstance(member, type) and issubclass(member, Rule) and member.__module__ == module.__name__:
+            # on Python 3.10 an alias such as `dict[str, int]` passes for a type, so the metaclass is asked
+            if isinstance(member, ABCMeta) and issubclass(member, Rule) and member.__module__ == module.__name__:
                 found[member.code] = member()
     return tuple(found[code] for code in sorted(found))
 
