@@ -22,8 +22,8 @@ def all_rules() -> tuple[Rule, ...]:
     for module_info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"amplint.rules.{module_info.name}")
         for member in vars(module).values():
-            # on Python 3.10 an alias such as `dict[str, int]` passes for a type, so the metaclass is asked
-            if isinstance(member, ABCMeta) and issubclass(member, Rule) and member.__module__ == module.__name__:
+            # on Python 3.10 an alias such as `dict[str, int]` passes for a class; `type` is not deceived
+            if type(member) is ABCMeta and issubclass(member, Rule) and member.__module__ == module.__name__:
                 found[member.code] = member()
     return tuple(found[code] for code in sorted(found))
 
