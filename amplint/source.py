@@ -43,7 +43,7 @@ _TOKENS = re.compile(
     r"""#[^\r\n]*"""
     r"""|'{3}[^\\']*(?:(?:\\.|'(?!''))[^\\']*)*'{3}|"{3}[^\\"]*(?:(?:\\.|"(?!""))[^\\"]*)*"{3}"""
     r"""|'[^\\'\r\n]*(?:\\.[^\\'\r\n]*)*'|"[^\\"\r\n]*(?:\\.[^\\"\r\n]*)*\""""
-    r"""|[\[({]|[\])}]|\blambda\b|[\r\n](?:(?:def|class|import|from|@)\b)?""",
+    r"""|[\[({]|[\])}]|\blambda\b|,[ \t]*(?=[\r\n])|[\r\n](?:(?:def|class|import|from|@)\b)?""",
     re.DOTALL,
 )
 _CLAUSES = (cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase, cst.Else, cst.Finally)
@@ -282,6 +282,9 @@ class SourceModule:
                 lambdas += 1
                 if lambdas > MAX_LAMBDAS:
                     raise self._error_at(match.start(), "lambdas nested too deeply to be parsed")
+            elif token[0] == ",":
+                # the end of an element in a long display: a table of lambdas is not a nest of them
+                lambdas = 0
             elif token[0] in "\r\n" and (depth == 0 or len(token) > 1):
                 depth = lambdas = 0
 

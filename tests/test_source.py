@@ -322,3 +322,8 @@ def test_cells_of_any_text_keep_their_lines(sources: list[str]) -> None:
 
 def cst_lines(text: str) -> list[str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def test_a_long_table_of_lambdas_is_no_nest_of_them() -> None:
+    table = "table = {\n" + "".join(f"    {key}: lambda a, b: a,\n" for key in range(3000)) + "}\n"
+    assert SourceModule.from_bytes(table.encode(), "table.py").tree.body
