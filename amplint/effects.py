@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
 from amplint.machine import FRESH_BOOK
-from amplint.program import Assign, Attr, Call, Evaluate, Handler, Jump, Region, Stmt, Yield
+from amplint.program import Attr, Call, Evaluate, Handler, Jump, Region, Stmt, Yield
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -82,12 +82,9 @@ from amplint.values import (
     Sym,
     Taint,
     Value,
-    cond,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import libcst as cst
 
     from amplint.execution import Executor, Outcome, Signal
@@ -800,7 +797,7 @@ class Effects:
         if handler is None:
             if name.startswith("_"):
                 self.x.record("private", site, state, scaler=scaler, details={"name": name})
-                self._lose_scaler(scaler, state)
+                self.lose_scaler(scaler, state)
             return [(state, Result(AttrOf(scaler, name), tuple(pos), state.loops), None)]
         out: list[CallOutcome] = []
         for after, enabled in self._enabled(scaler, state):
@@ -1622,7 +1619,7 @@ class Effects:
         if depth > 3:
             return
         if isinstance(value, Scaler):
-            self._lose_scaler(value, state)
+            self.lose_scaler(value, state)
         elif isinstance(value, Optimizer):
             state.grads[value] = UNKNOWN
             for scaler, book in list(state.books.items()):
@@ -1641,12 +1638,13 @@ class Effects:
         elif isinstance(value, (Sym, AttrOf, ItemOf)):
             inferred = Scaler(("inferred", value), "inferred", TRUE)
             if inferred in state.books:
-                self._lose_scaler(inferred, state)
+                self.lose_scaler(inferred, state)
             optimizer = Optimizer(("inferred", value), None)
             if optimizer in state.grads:
                 state.grads[optimizer] = UNKNOWN
 
-    def _lose_scaler(self, scaler: Scaler, state: Machine) -> None:
+    def lose_scaler(self, scaler: Scaler, state: Machine) -> None:
+        """Forget what is known of a scaler and of the gradients that may carry its scale."""
         book = state.book(scaler)
         state.books[scaler] = Book(book.epoch + 1, tuple((o, "?") for o, _ in book.stages), None, None)
         for optimizer, gradients in list(state.grads.items()):
@@ -1851,12 +1849,6 @@ class Effects:
             env, _ = state.links[state.stack[-1]]
             self.gradient_event("grad_write", base.owners, "item", [index, value], Site(env.source, stmt.node), state)  # type: ignore[union-attr]
 
-    def assignment(self, stmt: Assign, value: Value, state: Machine) -> None:
-        """Seen before a value is bound: a sum of scaled and unscaled losses is wrong where it is formed."""
-        if isinstance(value, OpV) and value.taint.unscaled and self._mixed(value):
-            env, _ = state.links[state.stack[-1]]
-            self.x.record("mix", Site(env.source, stmt.node), state, details={"value": value})
-
     def evaluated(self, stmt: Evaluate, value: Value, state: Machine) -> None:
         """An expression statement that is no call."""
         if isinstance(value, Ext) and library.role(value.dotted) in ("autocast", "device_autocast"):
@@ -1963,11 +1955,3 @@ _SCALER: dict[str, Any] = {
     "step": Effects._step,
     "update": Effects._update,
 }
-
-
-def iter_regions(regions: tuple[Entered, ...]) -> Iterator[Entered]:
-    """Regions, innermost first."""
-    return reversed(regions)
-
-
-__all__ = ["Effects", "cond", "iter_regions"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
-from amplint.machine import FRESH_BOOK, FRESH_GRADIENTS, HARD_LIMIT, Machine, merge
+from amplint.machine import HARD_LIMIT, Machine, merge
 from amplint.program import (
     Arg,
     Assign,
@@ -50,10 +50,9 @@ from amplint.program import (
 )
 from amplint.project import MAX_MODULES
 from amplint.rule import Site
-from amplint.states import UNKNOWN, Entered, Event, Gradients
+from amplint.states import Entered, Event, Gradients
 from amplint.values import (
     CLEAN,
-    FALSE,
     NONE,
     TRUE,
     AttrOf,
@@ -264,7 +263,6 @@ class Executor:
 
     def _assign(self, stmt: Assign, state: Machine) -> list[Outcome]:
         value = self.value(stmt.value, state)
-        self.effects.assignment(stmt, value, state)
         self.bind(stmt.target, value, state, stmt)
         return [(state, None)]
 
@@ -1786,15 +1784,3 @@ _EVALUATE: dict[type, Any] = {
     DictDisplay: Executor._dict_value,
     Closure: Executor._closure_value,
 }
-
-__all__ = [
-    "FALSE",
-    "FRESH_BOOK",
-    "FRESH_GRADIENTS",
-    "UNKNOWN",
-    "Executor",
-    "OutOfBudget",
-    "Settings",
-    "initial",
-    "walk",
-]

@@ -225,7 +225,6 @@ def _roles(scope: Scope) -> dict[str, str]:
     methods: dict[str, set[str]] = {}
     stepped: set[str] = set()
     called: set[str] = set()
-    loop_targets: dict[str, str] = {}
     for stmt in walk(scope.body):
         if not isinstance(stmt, Call):
             continue
@@ -245,7 +244,6 @@ def _roles(scope: Scope) -> dict[str, str]:
             called.add(stmt.func.id)
         if isinstance(stmt.func, Attr):
             called.add(path_of(stmt.func))
-    del loop_targets
     roles: dict[str, str] = {}
     for path, used in methods.items():
         if path.startswith("%"):

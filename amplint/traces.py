@@ -14,8 +14,8 @@ from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, wor
 from amplint.library import FRAMEWORK_NAMES
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
-from amplint.program import Import, Scope, walk
-from amplint.values import FALSE, NONE, TRUE, Class, Const, Ext, Func, Instance, Scaler, Sequence, Sym, Value
+from amplint.program import Scope
+from amplint.values import FALSE, NONE, TRUE, Class, Const, Ext, Func, Instance, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv
@@ -294,7 +294,4 @@ def _caller_may_update(executor: Executor, state: Machine) -> None:
     updated = {e.scaler for e in state.events() if e.kind == "update"}
     for scaler in list(state.books):
         if scaler not in updated:
-            executor.effects._lose_scaler(scaler, state)
-
-
-__all__ = ["FALSE", "Import", "Sequence", "Trace", "explore", "walk"]
+            executor.effects.lose_scaler(scaler, state)

@@ -252,9 +252,11 @@ def test_quotes_in_notebooks_are_seen_through_json() -> None:
 
 def test_git_and_the_walk_agree(here: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
-    write(here / ".gitignore", "*.py\n!keep*.py\n/sub/deep/\n**/tmp/\nsp\\ ace.py\n")
+    write(here / ".gitignore", "*.py\n!keep*.py\n/sub/deep/\n**/scratch/\nsp\\ ace.py\n")
     write(here / "sub" / ".gitignore", "keep_not.py\n!again.py\n")
-    tree(here, "a.py", "keep.py", "sub/keep_not.py", "sub/again.py", "sub/deep/keep.py", "x/tmp/keep.py", "sp ace.py")
+    tree(
+        here, "a.py", "keep.py", "sub/keep_not.py", "sub/again.py", "sub/deep/keep.py", "x/scratch/keep.py", "sp ace.py"
+    )
     listed = subprocess.run(
         ["git", "ls-files", "-o", "--exclude-standard", "*.py"], check=True, capture_output=True, text=True
     )
