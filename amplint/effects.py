@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
 from amplint.machine import FRESH_BOOK
-from amplint.program import Attr, Call, Evaluate, Handler, Jump, Region, Stmt, Yield
+from amplint.program import Assign, Attr, Call, Evaluate, Handler, Jump, Region, Stmt, Yield
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -1848,6 +1848,12 @@ class Effects:
         if isinstance(base, Grad) and base.parts[1] == "grad":
             env, _ = state.links[state.stack[-1]]
             self.gradient_event("grad_write", base.owners, "item", [index, value], Site(env.source, stmt.node), state)  # type: ignore[union-attr]
+
+    def assignment(self, stmt: Assign, value: Value, state: Machine) -> None:
+        """Seen before a value is bound: a sum of scaled and unscaled losses is wrong where it is formed."""
+        if isinstance(value, OpV) and value.taint.unscaled and self._mixed(value):
+            env, _ = state.links[state.stack[-1]]
+            self.x.record("mix", Site(env.source, stmt.node), state, details={"value": value})
 
     def evaluated(self, stmt: Evaluate, value: Value, state: Machine) -> None:
         """An expression statement that is no call."""

@@ -263,6 +263,7 @@ class Executor:
 
     def _assign(self, stmt: Assign, state: Machine) -> list[Outcome]:
         value = self.value(stmt.value, state)
+        self.effects.assignment(stmt, value, state)
         self.bind(stmt.target, value, state, stmt)
         return [(state, None)]
 
