@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.metadata import BuiltinAssignment, ImportAssignment, MetadataWrapper, Scope, ScopeProvider
 
+from amplint.layout import text_before
 from amplint.rule import Change, FixPlan, Site
 from amplint.source import deep_recursion
 
@@ -323,17 +324,11 @@ def _import_text(module: SourceModule, statement: cst.ImportFrom, moved: list[Bi
     lines = [f"from {new} import {', '.join(_alias_text(a) for a in statement.names if a in aliases)}"]
     if kept:
         lines.append(f"from {_dotted(statement.module)} import {', '.join(kept)}")
-        indent = _text_before(module, statement)
+        indent = text_before(Site(module, statement))
         if indent.strip():
             raise _Unsafe
         return f"\n{indent}".join(lines)
     return lines[0]
-
-
-def _text_before(module: SourceModule, node: cst.CSTNode) -> str:
-    """What stands on the line before a node."""
-    place = module.place(node)
-    return module.line_text(module.program_line(place.line, place.cell))[: place.column - 1]
 
 
 def _alias_text(alias: cst.ImportAlias) -> str:

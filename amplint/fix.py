@@ -1,6 +1,6 @@
 """Applying fixes: whole or not at all, in rounds where they overlap, and never to a result that is no Python.
 
-A fix after which its rule says as much as before is taken back.
+A fix after which its rule says as much as before, or any rule says more, is taken back.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Edit, Finding
 from amplint.source import NEWLINE, SourceError, SourceModule
+from amplint.suppress import UNUSED
 
 if TYPE_CHECKING:
     from amplint.engine import Run, Sources
@@ -100,25 +101,49 @@ def fix_all(run: Run, recheck: Recheck, unsafe: bool = False) -> tuple[Fixed, Ru
     """
     fixed = Fixed()
     refused: set[tuple[str, str]] = set()
-    for _ in range(MAX_ROUNDS):
+    at_most: int | None = None
+    rounds = 0
+    while rounds < MAX_ROUNDS:
+        known = len(refused)
         wanted = [f for f in run.findings if is_applicable(f, unsafe) and _key(f) not in refused]
-        chosen = _usable(_without_overlaps(wanted), run.sources, refused)
+        chosen = _usable(_without_overlaps(wanted)[:at_most], run.sources, refused)
         if not chosen:
-            break
+            if len(refused) == known:
+                break
+            continue  # what overlapped with a refused fix may do
         new = attempt(chosen, run.sources) or {}
         contents = {run.sources.path(display): data for display, data in {**fixed.after, **new}.items()}
         after = recheck(contents)
-        before_counts, after_counts = _counts(run), _counts(after)
-        useless = [f for f in chosen if after_counts[f.rule, f.place.path] >= before_counts[f.rule, f.place.path]]
+        useless = _useless(chosen, run, after)
         if useless:
             refused.update(map(_key, useless))
+            continue
+        if _is_worse(run, after):
+            if len(chosen) == 1:
+                refused.add(_key(chosen[0]))
+            at_most = max(len(chosen) // 2, 1)  # which of them it was shows when they are fewer
             continue
         for display, data in new.items():
             fixed.before.setdefault(display, run.sources.data(display))
             fixed.after[display] = data
         fixed.applied.extend(chosen)
         run = after
+        at_most = None
+        rounds += 1
     return fixed, run
+
+
+def _useless(chosen: Iterable[Finding], before: Run, after: Run) -> list[Finding]:
+    """The findings whose rule says as much of their file after the fixes as before."""
+    old, new = _counts(before), _counts(after)
+    return [f for f in chosen if new[f.rule, f.place.path] >= old[f.rule, f.place.path]]
+
+
+def _is_worse(before: Run, after: Run) -> bool:
+    """Whether a rule says more of a file than before; suppressions that became unused do not count, as they have a
+    fix of their own."""
+    gained = _counts(after) - _counts(before)
+    return len(after.errors) > len(before.errors) or any(rule != UNUSED for rule, _ in gained)
 
 
 def _key(finding: Finding) -> tuple[str, str]:

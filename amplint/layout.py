@@ -84,6 +84,12 @@ def argument_text(site: Site, position: int = 0) -> str:
     return ""
 
 
+def text_before(site: Site) -> str:
+    """What stands on its line before a site."""
+    place = site.module.place(site.node)
+    return site.module.line_text(site.module.program_line(place.line, place.cell))[: place.column - 1]
+
+
 def is_plain_path(text: str) -> bool:
     """Whether a text is a name or an attribute chain, so that it means the same on a neighbouring line."""
     return bool(text) and all(part.isidentifier() for part in text.split("."))
@@ -96,8 +102,7 @@ def under_condition(site: Site, condition: str) -> Change | None:
     line = module.parent(statement) if isinstance(statement, cst.Expr) else None
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return None
-    place = module.place(node)
-    indent = module.line_text(module.program_line(place.line, place.cell))[: place.column - 1]
+    indent = text_before(site)
     text = module.segment(node)
     if indent.strip() or "\n" in text:
         return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.layout import class_of, function_of, is_plain_path, receiver_text
+from amplint.layout import class_of, function_of, is_plain_path, receiver_text, text_before
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import DictV, Optimizer, Scaler, Scheduler, StateOf, Value
 
@@ -202,9 +203,8 @@ def _fix(event: Event, step: Event) -> FixPlan | None:
         return None
     module = literal.module
     last, place = elements[-1], module.place(elements[-1].key)
-    text = module.segment(last.key) + ": " + module.segment(last.value)
     added = f'"scaler": {scaler}.state_dict()'
     multiline = module.place(literal.node).line != place.line
-    separator = ",\n" + " " * (place.column - 1) if multiline else ", "
-    change = Change("replace", Site(module, last), text + separator + added)
+    separator = ",\n" + re.sub(r"\S", " ", text_before(Site(module, last.key))) if multiline else ", "
+    change = Change("replace", Site(module, last), module.segment(last) + separator + added)
     return FixPlan("safe", "add the scaler's state", (change,))

@@ -10,6 +10,7 @@ import libcst as cst
 
 from amplint.analysis import version
 from amplint.finding import Confidence, Severity
+from amplint.layout import text_before
 from amplint.names import Names, names_of
 from amplint.optable import LOWER
 from amplint.precision import Fact, Unknown, facts_of
@@ -234,7 +235,7 @@ def _decorate(unit: Unit, forward: Scope, backward: Scope, wears: tuple[bool, bo
         if len(statics) != 1 or statics[0].value != "staticmethod":
             return None
         site = Site(unit.source, statics[0])
-        indent = " " * (unit.source.place(statics[0]).column - 2)
+        indent = text_before(site).removesuffix("@")
         written = f'torch.amp.{name}(device_type="cuda")' if current else f"torch.cuda.amp.{name}"
         changes.append(Change("replace", site, f"staticmethod\n{indent}@{written}"))
     return FixPlan("unsafe", "decorate forward and backward", tuple(changes))
