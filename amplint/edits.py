@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -23,6 +25,8 @@ def fix_of(plan: FixPlan) -> Fix | None:
         for change in plan.changes
         if change.kind == "delete"
     }
+    unneeded = (_unneeded(change) for change in plan.changes if change.kind == "unimport")
+    deleted.update(statement for statement, aliases, _ in filter(None, unneeded) if len(aliases) == 1)
     try:
         for change in plan.changes:
             for edit in _EDITS[change.kind](change, deleted):
@@ -223,12 +227,12 @@ def _lines_inside_strings(module: SourceModule, statement: cst.CSTNode) -> set[i
 # -- imports ---------------------------------------------------------------------------------------------
 
 
-def _import(change: Change, _deleted: set[cst.CSTNode]) -> Iterator[Edit]:
+def _import(change: Change, deleted: set[cst.CSTNode]) -> Iterator[Edit]:
     """Make sure that `package:name` or `package` is imported at the top level, above the site."""
     module = change.site.module
     package, _, name = change.text.partition(":")
     above = _top_level_statements_before(module, change.site.node)
-    imports = [(statement, small) for statement in above for small in _imports(statement)]
+    imports = [(statement, small) for statement in above if statement not in deleted for small in _imports(statement)]
     if any(_provides(small, package, name) for _, small in imports):
         return
     if name:
@@ -261,6 +265,41 @@ def _top_level_statements_before(module: SourceModule, node: cst.CSTNode) -> lis
         if isinstance(statement, cst.SimpleStatementLine):
             found.append(statement)
     return found
+
+
+def _unimport(change: Change, _deleted: set[cst.CSTNode]) -> Iterator[Edit]:
+    """Drop the import of the name that a site is, if nothing else in the file spells that name."""
+    module, found = change.site.module, _unneeded(change)
+    if found is None:
+        return
+    statement, aliases, index = found
+    if len(aliases) == 1:
+        place = module.place(statement)
+        yield Edit(_whole_lines(module, place, place), "")
+        return
+    place = module.place(aliases[index])
+    if index + 1 < len(aliases):
+        following = module.place(aliases[index + 1])
+        yield Edit(replace(place, end_line=following.line, end_column=following.column), "")
+    else:
+        before = module.place(aliases[index - 1])
+        yield Edit(replace(place, line=before.end_line, column=before.end_column), "")
+
+
+def _unneeded(change: Change) -> tuple[cst.SimpleStatementLine, Sequence[cst.ImportAlias], int] | None:
+    """The statement that imports what only the site of a change uses, its names, and which of them it is."""
+    module, node = change.site.module, change.site.node
+    if not isinstance(node, cst.Name) or len(re.findall(rf"\b{node.value}\b", module.text)) != 2:
+        return None
+    for statement in module.tree.body:
+        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+            continue
+        for small in _imports(statement):
+            if isinstance(small, cst.ImportFrom) and not isinstance(small.names, cst.ImportStar):
+                for index, alias in enumerate(small.names):
+                    if node.value == (_alias(alias.asname) if alias.asname else _dotted(alias.name)):
+                        return statement, small.names, index
+    return None
 
 
 def _imports(line: cst.SimpleStatementLine) -> Iterator[cst.Import | cst.ImportFrom]:
@@ -333,4 +372,5 @@ _EDITS: Mapping[str, Callable[[Change, set[cst.CSTNode]], Iterator[Edit]]] = {
     "delete": _delete,
     "dedent": _dedent,
     "import": _import,
+    "unimport": _unimport,
 }

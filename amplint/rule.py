@@ -50,9 +50,10 @@ class Change:
       delete                         remove the statement that holds `site` (a `pass` stays if it was alone)
       dedent                         move the statement that holds `site`, the last of its block, out of the block
       import                         make sure that the module imports `text` ("torch.amp:GradScaler", "torch")
+      unimport                       drop the import of the name that `site` is, if nothing else uses it
     """
 
-    kind: Literal["insert-before", "insert-after", "replace", "delete", "dedent", "import"]
+    kind: Literal["insert-before", "insert-after", "replace", "delete", "dedent", "import", "unimport"]
     site: Site
     text: str = ""
 

@@ -184,6 +184,33 @@ def test_the_tail_of_a_block_can_be_moved_out() -> None:
     assert changed(text, ("dedent", "x", ""), ("dedent", "y", "")) == "with a:\n    b()\nx()\ny()\nc()\n"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("import os\nfrom a import x\nx()\n", "import os\nimport torch\ntorch()\n"),
+        ("from a import x\nx()\n", "import torch\ntorch()\n"),
+        ("from a import w as x, y\nx()\n", "from a import y\nimport torch\ntorch()\n"),
+        ("from a import (\n    y,\n    x,\n)\nx()\n", "from a import (\n    y,\n)\nimport torch\ntorch()\n"),
+        ("from a import x\nx()\nz = x\n", "from a import x\nimport torch\ntorch()\nz = x\n"),
+        ("from a import *\nx()\n", "from a import *\nimport torch\ntorch()\n"),
+        ("from a import x; y()\nx()\n", "from a import x; y()\nimport torch\ntorch()\n"),
+    ],
+)
+def test_an_import_that_a_fix_leaves_unused_goes(before: str, after: str) -> None:
+    module = SourceModule.from_bytes(before.encode(), "a.py")
+    (use,) = m.findall(module.tree, m.Call(func=m.Name("x")))
+    assert isinstance(use, cst.Call)
+    name = Site(module, use.func)
+    plan = FixPlan(
+        "safe",
+        "repair",
+        (Change("replace", name, "torch"), Change("import", name, "torch"), Change("unimport", name)),
+    )
+    fix = fix_of(plan)
+    assert fix is not None
+    assert apply_edits(module, fix.edits).decode() == after
+
+
 def test_notebooks_are_edited_in_their_cells() -> None:
     text = notebook(("code", "import os\n"), ("code", ["%time\n", "x()\n"]))
     after = changed(text, ("import", "x", "torch"), ("insert-before", "x", "a()"), path="a.ipynb")
