@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards
-from amplint.effects import within
+from amplint.effects.owners import within
 from amplint.execution import Executor, Settings
 from amplint.finding import Confidence
 from amplint.rule import Fault, Rule, Site
@@ -96,7 +96,7 @@ class Unit:
     def only_bfloat16(self, trace: Trace) -> bool:
         """Whether every autocast region of a trace is bfloat16 for certain, and there is one."""
         dtypes = {
-            self.executor.effects.dtype(event.details["context"].details.dtype)
+            self.executor.effects.modules.dtype(event.details["context"].details.dtype)
             for event in trace.events
             if event.kind == "construct_autocast"
         }

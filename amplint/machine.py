@@ -20,6 +20,9 @@ Frame = dict[str, Value]
 #: states kept at one point of the program
 HARD_LIMIT = 12
 
+#: how a path leaves a statement: ("return", value), ("raise", None), ("break", None), ("continue", None)
+Signal = tuple[str, Any]
+
 
 class Machine:
     """Variables, heap, guards, regions and gradient states at one point of one path.
@@ -158,6 +161,14 @@ _COARSE = frozenset({Result, OpV, ItemOf, AttrOf, Sym})
 _UNKNOWN_BOOK = Book()
 FRESH_BOOK = Book(checked=False, live=False)
 FRESH_GRADIENTS = NOTHING
+
+
+#: a state that can follow a statement, and how the path leaves it (None: it goes on)
+Outcome = tuple[Machine, Signal | None]
+#: the same for a call, with the call's value
+CallOutcome = tuple[Machine, Value, Signal | None]
+#: positional and keyword arguments
+Arguments = tuple[list[Value], dict[str, Value]]
 
 
 def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tuple[list[Machine], bool]:

@@ -46,4 +46,4 @@ def dtype_of(unit: Unit, context: Context) -> str | None:
         if device is None:
             return None
         return "float16" if device in _FP16_BY_DEFAULT else "bfloat16"
-    return unit.executor.effects.dtype(details.dtype)
+    return unit.executor.effects.modules.dtype(details.dtype)

@@ -144,13 +144,13 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
         value = _class_value(env, cls, state)
         found: list[Machine] = []
         try:
-            init = executor.method(value, "__init__", state)
+            init = executor.classes.method(value, "__init__", state)
             instance = Instance(value, ("self", cls.qualname))
             state.frames[-env.number]["#self"] = instance
             if init is not None and init[1] in init[0].env.relevant:
                 owner, scope = init
                 func = Func(owner.env, scope, owner.parts[2], instance)
-                results = executor.run(
+                results = executor.calls.run(
                     func,
                     _parameters(owner.env, executor, scope, state, 1, None),
                     _keywords(owner.env, scope),
@@ -173,7 +173,7 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
 def _forget_placeholders(executor: Executor, cls: Class, state: Machine, instance: Value) -> None:
     """An attribute that `__init__` sets to None, True or False and another method sets anew can be anything when a
     step runs."""
-    for owner in executor.lineage(cls, state)[0]:
+    for owner in executor.classes.lineage(cls, state)[0]:
         for name, methods in owner.scope.bound_attributes.items():
             if state.heap.get((instance, name)) in (NONE, TRUE, FALSE) and any(m != "__init__" for m in methods):
                 del state.heap[(instance, name)]
@@ -213,13 +213,13 @@ def _annotated(
 ) -> Value | None:
     if not annotation:
         return None
-    executor.enter_globals(env, state)
+    executor.modules.enter_globals(env, state)
     saved = state.stack
     state.stack = (-env.number,)
     first, *rest = annotation.split(".")
-    value = executor.lookup(first, state)
+    value = executor.binding.lookup(first, state)
     for part in rest:
-        value = executor.attribute(value, part, state)
+        value = executor.expressions.attribute(value, part, state)
     state.stack = saved
     if isinstance(value, Ext) and library_role(value.dotted) in ("scaler", "sharded_scaler"):
         return Scaler(("inferred", Sym("param", env.source.path, scope.qualname, name)), "inferred", TRUE)
@@ -237,7 +237,7 @@ def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, 
             assert scope.parent is not None
             starts = _starts(env, executor, scope.parent, inits)
             for state in starts:
-                executor.free_attributes(state.frames[-env.number]["#self"], env.counters, state)
+                executor.loops.free_attributes(state.frames[-env.number]["#self"], env.counters, state)
         else:
             starts = [initial(env, executor)]
         first = _drive(env, executor, scope, starts, 0)
@@ -261,13 +261,13 @@ def _drive(env: ModuleEnv, executor: Executor, scope: Scope, starts: list[Machin
         instance = state.frames[-env.number].get("#self")
         state.loops = ((id(scope), number),)
         func = Func(env, scope, -env.number, instance if scope.is_method else None)
-        kinds = [executor.effects.decorator_kind(d) for d in executor.decorators(func, state)]
+        kinds = [executor.effects.contexts.decorator_kind(d) for d in executor.calls.decorators(func, state)]
         skip = 1 if scope.is_method and "staticmethod" not in kinds else 0
         if scope.is_method and "staticmethod" in kinds:
             func = Func(env, scope, -env.number, None)
         arguments = _parameters(env, executor, scope, state, skip, number)
-        for after, _, _signal in executor.run(
-            func, arguments, _keywords(env, scope), None, state, executor.decorators(func, state)
+        for after, _, _signal in executor.calls.run(
+            func, arguments, _keywords(env, scope), None, state, executor.calls.decorators(func, state)
         ):
             after.loops = ()
             finals.append(after)
@@ -294,4 +294,4 @@ def _caller_may_update(executor: Executor, state: Machine) -> None:
     updated = {e.scaler for e in state.events() if e.kind == "update"}
     for scaler in list(state.books):
         if scaler not in updated:
-            executor.effects.lose_scaler(scaler, state)
+            executor.effects.scaling.lose_scaler(scaler, state)

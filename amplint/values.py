@@ -415,3 +415,10 @@ def _adds_unscaled(value: Value) -> bool:
 
 
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "**", "@", "neg", "pos", "ite", "%"})
+
+
+def interesting(value: Value) -> bool:
+    """Whether a value is an object that the protocol is about, or that may hold one."""
+    return isinstance(
+        value, (Scaler, Optimizer, Context, Instance, Partial, Func, Params, Net, ListV, DictV, StateOf, Framework)
+    )

@@ -151,7 +151,7 @@ def _float16_region(unit: Unit, trace: Trace, position: int) -> Event | None:
     for event in reversed(trace.events[:position]):
         if event.kind == "enter" and event.loops == backward.loops:
             arguments = event.details["context"].details
-            dtype, device = unit.executor.effects.dtype(arguments.dtype), arguments.device
+            dtype, device = unit.executor.effects.modules.dtype(arguments.dtype), arguments.device
             by_default = arguments.dtype is None and isinstance(device, Const) and device.value == "cuda"
             if dtype != "float16" and not by_default:
                 return None

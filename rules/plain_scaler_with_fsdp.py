@@ -146,7 +146,7 @@ def _is_float16(unit: Unit, trace: Trace, wrapping: Event) -> bool:
     """Whether the model computes in float16 for certain: by FSDP's own policy, else by every region."""
     policy = wrapping.details["keywords"].get("mixed_precision")
     if policy is not None:
-        return any(unit.executor.effects.dtype(value) == "float16" for value in _parts(policy))
+        return any(unit.executor.effects.modules.dtype(value) == "float16" for value in _parts(policy))
     dtypes: set[str | None] = set()
     for event in trace.events:
         if event.kind == "construct_autocast":
@@ -155,7 +155,7 @@ def _is_float16(unit: Unit, trace: Trace, wrapping: Event) -> bool:
                 continue
             device = arguments.device
             by_default = arguments.dtype is None and isinstance(device, Const) and device.value == "cuda"
-            dtypes.add("float16" if by_default else unit.executor.effects.dtype(arguments.dtype))
+            dtypes.add("float16" if by_default else unit.executor.effects.modules.dtype(arguments.dtype))
     return dtypes == {"float16"}
 
 

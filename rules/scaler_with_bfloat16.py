@@ -126,7 +126,7 @@ def _bfloat16_region(unit: Unit, trace: Trace) -> Event | None:
         for event in trace.events
         if event.kind == "construct_autocast" and event.details["context"].details.enabled is not FALSE
     ]
-    dtypes = {unit.executor.effects.dtype(event.details["context"].details.dtype) for event in regions}
+    dtypes = {unit.executor.effects.modules.dtype(event.details["context"].details.dtype) for event in regions}
     return regions[0] if dtypes == {"bfloat16"} else None
 
 

@@ -1,0 +1,207 @@
+"""Gradients: clipped, read, written, zeroed, hooked; parameters changed in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amplint.program import Attr, Call, Stmt
+from amplint.rule import Site
+from amplint.states import (
+    NOTHING,
+    UNKNOWN,
+)
+from amplint.values import (
+    FALSE,
+    NONE,
+    AttrOf,
+    Ext,
+    Func,
+    Grad,
+    Param,
+    Partial,
+    Result,
+    Taint,
+    Value,
+)
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from amplint.effects.dispatch import Effects
+    from amplint.machine import CallOutcome, Machine
+
+
+class GradientEffects:
+    """What happens to gradients, for one executor."""
+
+    def __init__(self, effects: Effects) -> None:
+        self.effects = effects
+        self.x = effects.x
+
+    def clip_call(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """`clip_grad_norm_(parameters, limit)` and its like."""
+        params = pos[0] if pos else kw.get("parameters", kw.get("model_params", NONE))
+        limit = kw.get("max_norm", kw.get("clip_value", kw.get("value", pos[1] if len(pos) > 1 else None)))
+        last = callee.dotted.rpartition(".")[2]
+        strict = kw.get("error_if_nonfinite", pos[3] if len(pos) > 3 else FALSE)
+        owners = self.effects.owners.parameter_owners(params, state)
+        self.clip(owners, limit, last, strict, site, state)
+        return [(state, Grad(owners, "norm"), None)]
+
+    def clip(
+        self, owners: frozenset[Value], limit: Value | None, function: str, strict: Value, site: Site, state: Machine
+    ) -> None:
+        """Record a gradient clip."""
+        self.x.record(
+            "clip",
+            site,
+            state,
+            before=self.effects.owners.concerned(owners, state),
+            details={"owners": owners, "limit": limit, "function": function, "error_if_nonfinite": strict},
+        )
+
+    def total_norm(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """A norm of gradients that changes none of them."""
+        owners: frozenset[Value] = frozenset()
+        for value in [*pos, *kw.values()]:
+            for part in [value, *self.effects.containers.contents(value, state)]:
+                if isinstance(part, Grad):
+                    owners |= part.owners
+        strict = kw.get("error_if_nonfinite", pos[2] if len(pos) > 2 else FALSE)
+        details = {"owners": owners, "operation": "total_norm", "arguments": tuple(pos), "error_if_nonfinite": strict}
+        self.x.record("grad_read", site, state, before=self.effects.owners.concerned(owners, state), details=details)
+        return [(state, Grad(owners, "derived"), None)]
+
+    def gradient_method(
+        self, grad: Grad, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
+        """A method of a gradient: it reads, writes or zeroes it."""
+        if name in (
+            "data",
+            "detach",
+            "view",
+            "flatten",
+            "reshape",
+            "clone",
+            "float",
+            "double",
+            "to",
+            "cpu",
+            "cuda",
+            "contiguous",
+            "coalesce",
+            "size",
+            "dim",
+            "numel",
+        ):
+            return [(state, grad, None)]
+        if grad.parts[1] == "norm":
+            return [(state, grad, None)]
+        if name.endswith("_") and not name.endswith("__"):
+            if name == "zero_" and grad.parts[1] == "grad":
+                self.zero_owners(grad.owners, site, state)
+                return [(state, grad, None)]
+            if grad.parts[1] == "grad":
+                self.gradient_event("grad_write", grad.owners, name, [*pos, *kw.values()], site, state)
+            return [(state, grad, None)]
+        if grad.parts[1] == "grad":
+            self.gradient_event("grad_read", grad.owners, name, [*pos, *kw.values()], site, state)
+        return [(state, Grad(grad.owners, "derived", taint=grad.taint), None)]
+
+    def gradient_function(
+        self, name: str, gradients: list[Grad], pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
+        """A function that is given gradients."""
+        grad = gradients[0]
+        if grad.parts[1] == "grad":
+            kind = "grad_write" if name.endswith("_") else "grad_read"
+            self.gradient_event(kind, grad.owners, name, [v for v in pos if v is not grad], site, state)
+        if grad.parts[1] == "norm":
+            return [(state, Result(Ext(name), (grad,), state.loops), None)]
+        return [(state, Grad(grad.owners, "derived"), None)]
+
+    def gradient_event(
+        self, kind: str, owners: frozenset[Value], operation: str, arguments: list[Value], site: Site, state: Machine
+    ) -> None:
+        """Record that gradients are read or changed."""
+        self.x.record(
+            kind,
+            site,
+            state,
+            before=self.effects.owners.concerned(owners, state),
+            details={"owners": owners, "operation": operation, "arguments": tuple(arguments)},
+        )
+
+    def zero_owners(self, owners: frozenset[Value], site: Site, state: Machine) -> None:
+        """Gradients of some parameters are zeroed by hand."""
+        before = self.effects.owners.concerned(owners, state)
+        self.x.record("zero_grad", site, state, before=before, details={"owners": owners})
+        several = self.effects.owners.several(state)
+        for optimizer in before:
+            certain = not several or (
+                optimizer is not None and bool(self.effects.owners.related(owners, optimizer, state))
+            )
+            self.effects.losses.assign(optimizer, NOTHING if certain else UNKNOWN, state)
+
+    def hook(self, owners: frozenset[Value], pos: list[Value], site: Site, state: Machine) -> None:
+        """A hook that is registered on a parameter."""
+        func = pos[0] if pos else NONE
+        words: frozenset[str] = frozenset()
+        if isinstance(func, Func):
+            words = func.scope.words
+        elif isinstance(func, Partial) and isinstance(func.parts[0], Ext):
+            words = frozenset((func.parts[0].dotted.rpartition(".")[2],))
+        clips = not words.isdisjoint({"clamp", "clamp_", "clip", "clip_", "nan_to_num", "clamp_min", "clamp_max"})
+        self.x.record("hook", site, state, details={"owners": owners, "clips": clips})
+
+    def parameter_method(
+        self, param: Param, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
+        """A method of a parameter."""
+        if name in ("half", "bfloat16", "float", "to", "type"):
+            dtype = self.effects.modules.cast_dtype(name, pos, kw)
+            if dtype is not None:
+                return [(state, Param(param.owners, ("cast", dtype)), None)]
+        if name == "requires_grad_":
+            if (pos and pos[0] is FALSE) or kw.get("requires_grad") is FALSE:
+                self._freeze(param, site, state)
+            return [(state, param, None)]
+        if name.endswith("_") and not name.endswith("__"):
+            self.x.record("weights_written", site, state, details={"owners": param.owners, "operation": name})
+        return [(state, Result(AttrOf(param, name), tuple(pos), state.loops, taint=Taint(param.owners)), None)]
+
+    def _freeze(self, param: Param, site: Site, state: Machine) -> None:
+        for owner in param.owners:
+            self.x.record("freeze", site, state, details={"target": owner})
+
+    def attribute_bound(self, base: Value, target: Attr, value: Value, state: Machine, stmt: Stmt) -> None:
+        """`base.name = value`, seen before it takes effect."""
+        env, _ = state.links[state.stack[-1]]
+        node: cst.CSTNode = getattr(stmt, "node", None) or target.node  # type: ignore[assignment]
+        site = Site(env.source, node)
+        if target.name == "grad" or (target.name == "data" and isinstance(base, Grad)):
+            owners = base.owners if isinstance(base, (Param, Grad)) else frozenset((base,))
+            if isinstance(base, Grad) and base.parts[1] != "grad":
+                return
+            if value is NONE:
+                self.zero_owners(owners, site, state)
+            else:
+                self.gradient_event("grad_write", owners, "assign", [value], site, state)
+        elif target.name == "data" and isinstance(base, Param) and isinstance(value, Param):
+            origin = value.parts[1]
+            if isinstance(origin, tuple) and origin[0] == "cast":
+                for owner in base.owners:
+                    self.effects.modules.cast(owner, origin[1], "parameter data", site, state)
+        elif target.name == "requires_grad" and value is FALSE:
+            for owner in base.owners if isinstance(base, Param) else frozenset((base,)):
+                self.x.record("freeze", site, state, details={"target": owner})
+
+    def item_bound(self, base: Value, index: Value, value: Value, state: Machine, stmt: Stmt) -> None:
+        """`base[index] = value`"""
+        if isinstance(base, Grad) and base.parts[1] == "grad":
+            env, _ = state.links[state.stack[-1]]
+            self.gradient_event("grad_write", base.owners, "item", [index, value], Site(env.source, stmt.node), state)  # type: ignore[union-attr]

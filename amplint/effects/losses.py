@@ -1,0 +1,182 @@
+"""Backward passes: plain, scaled, mixed, and those of a framework."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amplint.program import Assign, Call
+from amplint.rule import Site
+from amplint.states import (
+    UNKNOWN,
+    Gradients,
+    after_backward,
+)
+from amplint.values import (
+    CLEAN,
+    FALSE,
+    NONE,
+    AttrOf,
+    Const,
+    Ext,
+    Framework,
+    Func,
+    Instance,
+    ItemOf,
+    Net,
+    OpV,
+    Result,
+    Super,
+    Sym,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from amplint.effects.dispatch import Effects
+    from amplint.machine import CallOutcome, Machine
+
+
+class Losses:
+    """Backward passes, for one executor."""
+
+    def __init__(self, effects: Effects) -> None:
+        self.effects = effects
+        self.x = effects.x
+
+    def autograd_backward(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """`torch.autograd.backward(losses)`."""
+        loss = pos[0] if pos else kw.get("tensors", Sym("tensors", id(site.node)))
+        for value in self.effects.containers.contents(loss, state):
+            loss = value if loss is None or not loss.taint.scales else loss
+            if value.taint.scales:
+                loss = value
+        self.backward(loss, site, state, functional=True)
+        return [(state, NONE, None)]
+
+    def autograd_grad(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """`torch.autograd.grad(outputs, inputs)` returns gradients and accumulates none."""
+        loss = pos[0] if pos else kw.get("outputs", Sym("outputs", id(site.node)))
+        create_graph = kw.get("create_graph", pos[4] if len(pos) > 4 else FALSE)
+        taint = CLEAN
+        for value in self.effects.containers.contents(loss, state):
+            taint = taint | value.taint
+        taint = taint | loss.taint
+        self.x.record(
+            "autograd_grad", site, state, details={"value": loss, "create_graph": create_graph, "scales": taint.scales}
+        )
+        return [(state, Result(callee, (loss,), state.loops, taint=taint), None)]
+
+    def bce(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """Binary cross entropy on probabilities."""
+        self.x.record("bce", site, state)
+        return self.effects.unknown.unknown(callee, pos, kw, site, state)
+
+    def backward(self, value: Value, site: Site, state: Machine, functional: bool = False) -> None:
+        """Gradients of `value` reach the optimizers that own the parameters it depends on."""
+        taint = value.taint
+        if taint.foreign:
+            self.foreign(site, state, value)
+            return
+        scaler = taint.scales[-1] if taint.scales else None
+        certain = scaler is not None or self._known_plain(value)
+        before = self.effects.owners.concerned(taint.owners, state)
+        event = self.x.record(
+            "backward",
+            site,
+            state,
+            before=before,
+            scaler=scaler,
+            details={
+                "value": value,
+                "certain": certain,
+                "functional": functional,
+                "scales": taint.scales,
+                "mixed": self._mixed(value),
+            },
+        )
+        assert event is not None
+        if scaler is None and not certain:
+            for optimizer in before:
+                self.assign(optimizer, UNKNOWN, state)
+            return
+        epoch = state.book(scaler).epoch if scaler is not None else 0  # type: ignore[arg-type]
+        several = self.effects.owners.several(state)
+        for optimizer, gradients in before.items():
+            maybe = several and (optimizer is None or not self.effects.owners.related(taint.owners, optimizer, state))
+            self.assign(optimizer, after_backward(gradients, event, scaler, epoch, maybe), state)  # type: ignore[arg-type]
+
+    @staticmethod
+    def assign(optimizer: Value | None, gradients: Gradients, state: Machine) -> None:
+        """The gradient state of one optimizer, or of those that nothing names."""
+        if optimizer is None:
+            state.default = gradients
+        else:
+            state.grads[optimizer] = gradients
+
+    def _mixed(self, value: Value) -> bool:
+        """Whether a scaled loss holds a sum with a term that is known not to be scaled."""
+        if not value.taint.scales or not value.taint.unscaled:
+            return False
+        if isinstance(value, OpV) and value.op in ("+", "-") and len(value.args) == 2:
+            for term, other in (value.args, value.args[::-1]):
+                if other.taint.scales and not term.taint.scales and term.taint.owners and self._known_plain(term):
+                    return True
+        parts = value.args if isinstance(value, (OpV, Result)) else ()
+        return any(self._mixed(part) for part in parts if isinstance(part, Value))
+
+    def _known_plain(self, value: Value) -> bool:
+        """Whether a loss without a visible scale was computed here, so that it cannot be scaled."""
+        if isinstance(value, OpV):
+            return any(self._known_plain(a) for a in value.args if isinstance(a, Value) and not isinstance(a, Const))
+        if isinstance(value, AttrOf):
+            return self._known_plain(value.base)
+        if isinstance(value, ItemOf):
+            return isinstance(value.parts[0], Value) and self._known_plain(value.parts[0])
+        if isinstance(value, Result):
+            callee = value.callee
+            if isinstance(callee, Ext):
+                return callee.dotted.startswith("torch.")
+            if isinstance(callee, Func):
+                return False
+            if isinstance(callee, AttrOf):
+                if isinstance(callee.base, (Result, OpV)):
+                    return self._known_plain(callee.base)
+                return not isinstance(callee.base, (Instance, Super, Framework))
+            return isinstance(callee, (Net, Sym, Instance))
+        return False
+
+    def foreign_backward(
+        self, base: Value, pos: list[Value], site: Site, state: Machine, callee: Value, kw: dict[str, Value]
+    ) -> list[CallOutcome]:
+        """`accelerator.backward(loss)`: a framework scales, or does not, by a protocol of its own."""
+        if isinstance(base, Framework) or pos[0].taint.owners or pos[0].taint.scales:
+            if pos[0].taint.scales and not isinstance(base, Framework):
+                self.backward(pos[0], site, state)
+            else:
+                self.foreign(site, state, pos[0], base)
+            return [(state, NONE, None)]
+        return self.effects.unknown.unknown(callee, pos, kw, site, state)
+
+    def foreign(self, site: Site, state: Machine, value: Value, framework: Value | None = None) -> None:
+        """A backward that a framework runs: nothing is known of the gradients afterwards."""
+        self.x.record(
+            "backward",
+            site,
+            state,
+            before=self.effects.owners.everything(state),
+            details={"value": value, "framework": framework or value, "certain": False, "scales": (), "mixed": False},
+        )
+        for optimizer in list(state.grads):
+            state.grads[optimizer] = UNKNOWN
+        state.default = UNKNOWN
+
+    def assignment(self, stmt: Assign, value: Value, state: Machine) -> None:
+        """Seen before a value is bound: a sum of scaled and unscaled losses is wrong where it is formed."""
+        if isinstance(value, OpV) and value.taint.unscaled and self._mixed(value):
+            env, _ = state.links[state.stack[-1]]
+            self.x.record("mix", Site(env.source, stmt.node), state, details={"value": value})

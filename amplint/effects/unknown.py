@@ -1,0 +1,184 @@
+"""Calls of which nothing is known, and what they may have done with what they were given."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from amplint import library
+from amplint.program import Handler, Jump
+from amplint.rule import Site
+from amplint.states import (
+    UNKNOWN,
+)
+from amplint.values import (
+    CLEAN,
+    TRUE,
+    AttrOf,
+    Class,
+    Const,
+    DictV,
+    Ext,
+    Framework,
+    Func,
+    Instance,
+    ItemOf,
+    ListV,
+    Many,
+    Net,
+    Optimizer,
+    Result,
+    Scaler,
+    Sequence,
+    StateOf,
+    Super,
+    Sym,
+    Taint,
+    Value,
+)
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from amplint.effects.dispatch import Effects
+    from amplint.machine import CallOutcome, Machine
+
+
+_BENIGN_EXT = re.compile(
+    r"^(torch\.(?!amp|autograd|cuda\.amp)|numpy|math|random|os|json|logging|wandb|time|tqdm|copy|itertools|functools|print$)"
+)
+
+
+class Unknown:
+    """Calls of which nothing is known, and what they may have done with what they were given, for one executor."""
+
+    def __init__(self, effects: Effects) -> None:
+        self.effects = effects
+        self.x = effects.x
+
+    def unknown(
+        self, callee: Value, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
+    ) -> list[CallOutcome]:
+        """A call of which nothing is known: its result depends on its arguments, and a call that gets hold
+        of a scaler or an optimizer may have used it."""
+        if isinstance(callee, Class):
+            return self.effects.modules.construct(callee, pos, kw, site, state)
+        name = _call_name(callee)
+        if isinstance(callee, Result) and callee.taint.foreign:
+            return [(state, Result(callee, tuple(pos), state.loops, taint=Taint(foreign=True)), None)]
+        arguments = [*pos, *(v for _, v in sorted(kw.items()))]
+        if re.search(r"save|dump|checkpoint|ckpt|snapshot", name, re.IGNORECASE) and not isinstance(callee, Ext):
+            for value in arguments:
+                if isinstance(value, (DictV, StateOf, Instance)) and self.effects.containers.contents(value, state):
+                    self.effects.saving.save(value, name, site, state)
+        self._hand_over(callee, name, arguments, state)
+        if isinstance(callee, Net) and callee.constructor.rpartition(".")[2] == "BCELoss":
+            self.x.record("bce", site, state)
+        if isinstance(callee, (Sym, AttrOf, Net, Instance)) and self.effects.modules.may_be_module(callee, state):
+            self.effects.modules.forward(callee, site, state)
+        taint = self._result_taint(callee, arguments, state)
+        identity = tuple(pos) + tuple(Sequence(Const.of(k), v) for k, v in sorted(kw.items()))
+        return [(state, Result(callee, identity, state.loops, taint=taint), None)]
+
+    def _result_taint(self, callee: Value, arguments: list[Value], state: Machine) -> Taint:
+        if self.effects.contexts.no_grad(state):
+            return CLEAN
+        taint = CLEAN
+        for value in arguments:
+            taint = taint | value.taint
+            if isinstance(value, (Sequence, ListV, DictV, Many)):
+                for part in self.effects.containers.contents(value, state):
+                    taint = taint | part.taint
+        owners: frozenset[Value] = frozenset()
+        if isinstance(callee, AttrOf):
+            base = callee.base
+            taint = taint | base.taint
+            if isinstance(base, (Net, Instance, Sym, AttrOf, ItemOf)) and base.taint is CLEAN:
+                owners = frozenset((callee if isinstance(base, Instance) else base,))
+            if isinstance(base, Framework):
+                taint = taint | Taint(foreign=True)
+        elif isinstance(callee, (Net, Instance, Sym, ItemOf, Func)):
+            owners = frozenset((callee,))
+        elif isinstance(callee, Result):
+            taint = taint | callee.taint
+            owners = frozenset((callee,))
+        return taint | Taint(owners) if owners else taint
+
+    def _hand_over(self, callee: Value, name: str, arguments: list[Value], state: Machine) -> None:
+        """Forget what is known of scalers and optimizers that an unknown call gets hold of."""
+        receiver = callee.base if isinstance(callee, AttrOf) else callee.self if isinstance(callee, Func) else None
+        if isinstance(callee, Ext) and _BENIGN_EXT.search(callee.dotted):
+            return
+        harmless = bool(library.HARMLESS_NAMES.search(name)) and not re.search(
+            r"unscale|backward|optimi[sz]e|update_param|step", name
+        )
+        if not harmless:
+            for value in arguments:
+                self._lose(value, state, 0)
+        if isinstance(receiver, (Instance, Super)):
+            holder = receiver.parts[0] if isinstance(receiver, Super) else receiver
+            if library.HOOK_NAMES.search(name) and not isinstance(callee, Func):
+                self._lose(holder, state, 0)
+        elif receiver is not None and re.search(r"unscale|amp|scaler", name):
+            for optimizer in list(state.grads):
+                state.grads[optimizer] = UNKNOWN
+            state.default = UNKNOWN
+
+    def _lose(self, value: Value, state: Machine, depth: int) -> None:
+        if depth > 3:
+            return
+        if isinstance(value, Scaler):
+            self.effects.scaling.lose_scaler(value, state)
+        elif isinstance(value, Optimizer):
+            state.grads[value] = UNKNOWN
+            for scaler, book in list(state.books.items()):
+                state.books[scaler] = book.with_stage(value, "?")
+        elif isinstance(value, Instance):
+            for (holder, _), held in list(state.heap.items()):
+                if (
+                    holder is value
+                    and isinstance(held, (Scaler, Optimizer, Instance, ListV, DictV))
+                    and held is not value
+                ):
+                    self._lose(held, state, depth + 1)
+        elif isinstance(value, (Sequence, ListV, DictV, Many)):
+            for part in self.effects.containers.contents(value, state):
+                self._lose(part, state, depth + 1)
+        elif isinstance(value, (Sym, AttrOf, ItemOf)):
+            inferred = Scaler(("inferred", value), "inferred", TRUE)
+            if inferred in state.books:
+                self.effects.scaling.lose_scaler(inferred, state)
+            optimizer = Optimizer(("inferred", value), None)
+            if optimizer in state.grads:
+                state.grads[optimizer] = UNKNOWN
+
+    def jumped(self, stmt: Jump, state: Machine) -> None:
+        """`return`, `break`, `continue`: of interest while a step is under way."""
+        self._left(stmt.kind, stmt.node, state)
+
+    def caught(self, handler: Handler, state: Machine) -> None:
+        """An exception is swallowed: of interest while a step is under way."""
+        self._left("except", handler.node, state)
+
+    def _left(self, kind: str, node: cst.CSTNode, state: Machine) -> None:
+        if any(g.kind in ("U", "T") for g in state.grads.values()):
+            env, _ = state.links[state.stack[-1]]
+            self.x.record(
+                "jump",
+                Site(env.source, node),
+                state,
+                before=self.effects.owners.everything(state),
+                details={"kind": kind},
+            )
+
+
+def _call_name(callee: Value) -> str:
+    if isinstance(callee, AttrOf):
+        return callee.name
+    if isinstance(callee, Ext):
+        return callee.dotted.rpartition(".")[2]
+    if isinstance(callee, Func):
+        return callee.scope.name
+    if isinstance(callee, Sym):
+        return str(callee.parts[-1]).rpartition(".")[2]
+    return ""

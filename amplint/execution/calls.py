@@ -1,0 +1,319 @@
+"""Calls: arguments, functions of the project executed in place, objects made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from amplint.machine import Arguments, CallOutcome, Machine, Outcome, Signal, merge
+from amplint.program import (
+    Arg,
+    Call,
+    Define,
+    Expr,
+)
+from amplint.program import (
+    Const as ConstE,
+)
+from amplint.rule import Site
+from amplint.values import (
+    NONE,
+    AttrOf,
+    Class,
+    Const,
+    Context,
+    DictV,
+    Func,
+    Instance,
+    ItemOf,
+    Many,
+    OpV,
+    Result,
+    Sequence,
+    Sym,
+    Value,
+    interesting,
+)
+
+if TYPE_CHECKING:
+    from amplint.execution.executor import Executor
+
+
+MAX_DEPTH = 9
+#: events of a function that only looks: it is executed once per entry
+_QUIET_EVENTS = frozenset(
+    {"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call", "bce"}
+)
+
+
+class Calls:
+    """Calls of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.x = executor
+
+    def call(self, stmt: Call, state: Machine) -> list[Outcome]:
+        """A call statement."""
+        env, _ = state.links[state.stack[-1]]
+        func = self.x.expressions.value(stmt.func, state)
+        positional, keywords = self.arguments(stmt.args, state)
+        site = Site(env.source, stmt.node)
+        out: list[Outcome] = []
+        for settled, callee in self.x.settle(state, func):
+            for after, value, signal in self.invoke(callee, positional, keywords, site, settled, stmt):
+                if signal is None:
+                    after.frame[stmt.result] = value
+                out.append((after, signal))
+        return out
+
+    def arguments(self, args: tuple[Arg, ...], state: Machine) -> Arguments:
+        """The values of a call's arguments; `*args` is spread where its elements are known."""
+        positional: list[Value] = []
+        keywords: dict[str, Value] = {}
+        for arg in args:
+            value = self.x.expressions.value(arg.value, state)
+            if arg.star == "*":
+                known = self.x.loops.items_of(value, state)
+                if known is not None:
+                    positional.extend(known)
+                else:
+                    positional.append(Many(value))
+            elif arg.star == "**":
+                pairs = state.heap.get((value, "#items"))
+                if isinstance(value, DictV) and pairs is not None:
+                    for pair in pairs:
+                        if isinstance(pair.items[0], Const) and isinstance(pair.items[0].value, str):
+                            keywords[pair.items[0].value] = pair.items[1]
+                else:
+                    keywords["**"] = value
+            elif arg.keyword is not None:
+                keywords[arg.keyword] = value
+            else:
+                positional.append(value)
+        return positional, keywords
+
+    def invoke(
+        self,
+        callee: Value,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        site: Site,
+        state: Machine,
+        stmt: Call | None,
+    ) -> list[CallOutcome]:
+        """Call a value: a function of the project is executed in place, the rest is left to the effects."""
+        if isinstance(callee, Func) and callee.scope not in self.x.inert:
+            scope = callee.scope
+            if scope in callee.env.relevant and not self.too_deep(callee, state):
+                return self.inline(callee, positional, keywords, site, state)
+            if scope in callee.env.relevant:
+                self.x.cut.add(scope)
+        return self.x.effects.call(callee, positional, keywords, site, state, stmt)
+
+    def too_deep(self, callee: Func, state: Machine) -> bool:
+        """Whether a call is not followed: the function is running already, or too many others are."""
+        return self.x.depth >= MAX_DEPTH or any(
+            state.frames[number].get("#scope") is callee.scope_value for number in state.stack
+        )
+
+    def decorators(self, callee: Value, state: Machine) -> tuple[Value, ...]:
+        """The values of a function's decorators."""
+        plain = Func(callee.env, callee.scope, callee.frame, None) if isinstance(callee, Func) else callee
+        found = state.heap.get((plain, "#decorators"))
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+        if not callee.scope.decorators:  # type: ignore[attr-defined]
+            return ()
+        key = ("decorators", callee.scope)  # type: ignore[attr-defined]
+        cached = callee.env.shared.get(key)  # type: ignore[attr-defined]
+        if cached is None:
+            scratch = state.clone()
+            number = -callee.env.number  # type: ignore[attr-defined]
+            self.x.modules.enter_globals(callee.env, scratch)  # type: ignore[attr-defined]
+            scratch.stack = (*scratch.stack, number)
+            out = self.x.quietly(lambda: self.x.block(callee.scope.prelude, scratch))  # type: ignore[attr-defined]
+            cached = ()
+            if out:
+                cached = tuple(self.x.expressions.value(d, out[0][0]) for d in callee.scope.decorators)  # type: ignore[attr-defined]
+            callee.env.shared[key] = cached  # type: ignore[attr-defined]
+        return cached  # type: ignore[no-any-return]
+
+    def inline(
+        self, callee: Func, positional: list[Value], keywords: dict[str, Value], site: Site | None, state: Machine
+    ) -> list[CallOutcome]:
+        """Execute a function of the project with these arguments."""
+        decorators = self.decorators(callee, state)
+        kinds = [self.x.effects.contexts.decorator_kind(d) for d in decorators]
+        if "contextmanager" in kinds and not state.pending:
+            origin = (callee, tuple(positional), tuple(sorted(keywords.items(), key=lambda kv: kv[0])))
+            return [(state, Context("generator", origin, None), None)]
+        if callee.scope.is_generator and "contextmanager" not in kinds:
+            if not self.x.silent:
+                self.x.executed.add(callee.scope)
+        return self.run(callee, positional, keywords, site, state, decorators)
+
+    def run(
+        self,
+        callee: Func,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        site: Site | None,
+        state: Machine,
+        decorators: tuple[Value, ...] = (),
+    ) -> list[CallOutcome]:
+        """Execute a function's body in a new frame."""
+        self.x.modules.enter_globals(callee.env, state)
+        number = state.next_frame
+        state.next_frame += 1
+        parent = callee.frame if callee.frame in state.frames else -callee.env.number
+        state.links[number] = (callee.env, parent)
+        frame: dict[str, Value] = {"#scope": callee.scope_value}
+        state.frames[number] = frame
+        self.bind_parameters(callee, positional, keywords, frame, state)
+        outer_stack, outer_calls, outer_regions = state.stack, state.calls, state.regions
+        state.stack = (*outer_stack, number)
+        if site is not None:
+            state.calls = (*outer_calls, site)
+        for decorator in decorators:
+            entered = self.x.effects.contexts.decorating_region(decorator, callee, state)
+            if entered is not None:
+                state.regions = (*state.regions, entered)
+        decorating = state.regions[len(outer_regions) :]
+        if not self.x.silent:
+            self.x.executed.add(callee.scope)
+        self.x.depth += 1
+        start, heap, grads, books = state.trace, state.heap.copy(), state.grads.copy(), state.books.copy()
+        caller_needs = self.x.after
+        try:
+            outcomes = self.x.block(callee.env.pruned(callee.scope), state)
+        finally:
+            self.x.depth -= 1
+            self.x.after = caller_needs
+        if all(
+            after.books == books and _changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes
+        ):
+            self.x.inert.add(callee.scope)
+        results: list[CallOutcome] = []
+        keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
+        for after, signal in outcomes:
+            after.stack, after.calls = outer_stack, outer_calls
+            # a region that was entered by hand stays open
+            after.regions = tuple(region for region in after.regions if region not in decorating)
+            returned = signal[1] if signal is not None and signal[0] == "return" else NONE
+            if not keep and not isinstance(returned, Func):
+                after.frames.pop(number, None)
+                after.links.pop(number, None)
+            if signal is None:
+                results.append((after, NONE, None))
+            elif signal[0] == "return":
+                results.append((after, signal[1], None))
+            elif signal[0] == "raise":
+                results.append((after, NONE, signal))
+        return self._merge_results(results, callee)
+
+    def _merge_results(self, results: list[CallOutcome], callee: Func) -> list[CallOutcome]:
+        if len(results) < 2:
+            return results
+        groups: dict[Any, list[Machine]] = {}
+        for state, value, signal in results:
+            groups.setdefault((value, signal), []).append(state)
+        if len(groups) > 6:
+            # values that nobody can tell apart need not keep the paths apart
+            groups = {}
+            for state, value, signal in results:
+                unknown = isinstance(value, (Result, OpV, ItemOf, AttrOf, Sym))
+                group = (
+                    Sym("returned", id(callee.scope), state.loops, callee.scope.name, taint=value.taint)
+                    if unknown
+                    else value
+                )
+                groups.setdefault((group, signal), []).append(state)
+        merged: list[CallOutcome] = []
+        for (value, signal), states in groups.items():
+            kept, dropped = merge(states, callee.scope, self.x.limit)
+            self.x.truncated |= dropped
+            merged.extend((state, value, signal) for state in kept)
+        return merged
+
+    def bind_parameters(
+        self, callee: Func, positional: list[Value], keywords: dict[str, Value], frame: dict[str, Value], state: Machine
+    ) -> None:
+        """Give a function's parameters their values; what is not passed gets its default."""
+        values = list(positional)
+        scope = callee.scope
+        params = list(scope.params)
+        if callee.self is not None:
+            values.insert(0, callee.self)
+        rest = dict(keywords)
+        for param in params:
+            if param.kind == "*":
+                frame[param.name] = Sequence(*values)
+                values = []
+            elif param.kind == "**":
+                made = DictV(state.allocate((id(scope), "kwargs")))
+                state.heap[(made, "#items")] = tuple(Sequence(Const.of(k), v) for k, v in rest.items() if k != "**")
+                state.heap[(made, "#open")] = "**" in rest
+                frame[param.name] = made
+            elif param.kind == "plain" and values and not isinstance(values[0], Many):
+                frame[param.name] = values.pop(0)
+                rest.pop(param.name, None)
+            elif param.name in rest:
+                frame[param.name] = rest.pop(param.name)
+            elif values or "**" in rest:
+                frame[param.name] = Sym("param", callee.env.source.path, scope.qualname, param.name)
+            elif param.default is not None:
+                frame[param.name] = self._default(param.default, callee, state)
+            else:
+                frame[param.name] = Sym("param", callee.env.source.path, scope.qualname, param.name)
+
+    def _default(self, expr: Expr, callee: Func, state: Machine) -> Value:
+        if isinstance(expr, ConstE):
+            return Const.of(expr.value)
+        saved = state.stack
+        state.stack = (-callee.env.number,)
+        value = self.x.expressions.value(expr, state)
+        state.stack = saved
+        return value
+
+    def instantiate(
+        self,
+        cls: Class,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        site: Site | None,
+        state: Machine,
+        origin: Any,
+    ) -> list[CallOutcome]:
+        """Make an object of a class of the project and run its `__init__`."""
+        instance = Instance(cls, origin)
+        if site is not None:
+            self.x.sites.setdefault(instance, site)
+        init = self.x.classes.method(cls, "__init__", state)
+        if init is None:
+            for keyword, value in keywords.items():
+                state.heap[(instance, keyword)] = value
+            for number, value in enumerate(positional):
+                state.heap[(instance, f"#{number}")] = value
+            return [(state, instance, None)]
+        owner, scope = init
+        if self.x.classes.is_module_class(cls, state) and not owner.env.deals_with_training(scope):
+            return [(state, instance, None)]
+        if scope not in owner.env.relevant and not any(interesting(v) for v in (*positional, *keywords.values())):
+            return [(state, instance, None)]
+        bound = Func(owner.env, scope, owner.parts[2], instance)
+        if self.too_deep(bound, state):
+            return [(state, instance, None)]
+        return [(after, instance, signal) for after, _, signal in self.run(bound, positional, keywords, site, state)]
+
+
+def _changed_nothing(
+    after: Machine, signal: Signal | None, start: Any, heap: dict[Any, Any], grads: dict[Any, Any]
+) -> bool:
+    """Whether a function came back with the objects and gradients it found, having only looked at them."""
+    if after.grads != grads or (signal is not None and (signal[0] != "return" or interesting(signal[1]))):
+        return False
+    link = after.trace
+    while link is not start and link is not None:
+        link, event = link
+        if event.kind not in _QUIET_EVENTS:
+            return False
+    return all(heap.get(slot) is value for slot, value in after.heap.items())

@@ -1,0 +1,171 @@
+"""Classes of the project: their lineage, methods, properties, and attributes that some method binds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from amplint.machine import Machine
+from amplint.program import (
+    Assign,
+    Attr,
+    Name,
+    Scope,
+)
+from amplint.program import (
+    Const as ConstE,
+)
+from amplint.values import (
+    NONE,
+    AttrOf,
+    Class,
+    Const,
+    Ext,
+    Func,
+    Instance,
+    Sym,
+    Value,
+    interesting,
+)
+
+if TYPE_CHECKING:
+    from amplint.execution.executor import Executor
+
+
+class Classes:
+    """Classes of the project of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.x = executor
+        self._materialising: set[tuple[Value, str]] = set()
+        self._materialised: dict[tuple[Value, str], tuple[Value | None, dict[Any, Any]]] = {}
+
+    def lineage(self, cls: Class, state: Machine) -> tuple[list[Class], list[str]]:
+        """The classes of the project that `cls` inherits from, itself first, and the library bases' names."""
+        key = ("lineage", cls.scope)
+        cached = cls.env.shared.get(key)
+        if cached is not None:
+            return cached  # type: ignore[no-any-return]
+        classes: list[Class] = [cls]
+        externals: list[str] = []
+        cls.env.shared[key] = (classes, externals)
+        scratch = state.clone()
+        self.x.modules.enter_globals(cls.env, scratch)
+        scratch.stack = (cls.parts[2] if cls.parts[2] in scratch.frames else -cls.env.number,)
+        for base in cls.scope.bases:
+            value = self.x.expressions.value(base, scratch)
+            if isinstance(value, Class) and value.scope is not cls.scope:
+                inner, outside = self.lineage(value, state)
+                classes.extend(c for c in inner if c not in classes)
+                externals.extend(outside)
+            elif isinstance(value, Ext):
+                externals.append(value.dotted)
+            else:
+                externals.append("?")
+        return classes, externals
+
+    def method(self, cls: Class, name: str, state: Machine) -> tuple[Class, Scope] | None:
+        """The method that an attribute of an object of `cls` names, with the class that defines it."""
+        for candidate in self.lineage(cls, state)[0]:
+            scope = candidate.scope.children.get(name)
+            if scope is not None and scope.kind == "function":
+                return candidate, scope
+        return None
+
+    def is_module_class(self, cls: Class, state: Machine) -> bool:
+        """Whether objects of the class are torch modules, as far as the names of its bases tell."""
+        return any(b.rpartition(".")[2].endswith(("Module", "PreTrainedModel")) for b in self.lineage(cls, state)[1])
+
+    def instance_attribute(self, base: Instance, name: str, state: Machine) -> Value:
+        """An attribute of an object of the project: a method, a property, or what some method binds."""
+        found = self.method(base.cls, name, state)
+        if found is not None:
+            owner, scope = found
+            func = Func(owner.env, scope, owner.parts[2], base)
+            kinds = [self.x.effects.contexts.decorator_kind(d) for d in self.x.calls.decorators(func, state)]
+            if "property" in kinds:
+                return self._property(func, state)
+            if "staticmethod" in kinds:
+                return Func(owner.env, scope, owner.parts[2], None)
+            if "classmethod" in kinds:
+                return Func(owner.env, scope, owner.parts[2], base.cls)
+            return func
+        made = self.materialise(base, name, state)
+        if made is not None:
+            return made
+        return self.class_attribute(base.cls, name, state) or AttrOf(base, name)
+
+    def _property(self, func: Func, state: Machine) -> Value:
+        if self.x.calls.too_deep(func, state):
+            return AttrOf(func.self, func.scope.name)
+        scratch = state.clone()
+        results = self._quietly_run(func, scratch)
+        values = {value for _, value in results}
+        if len(values) == 1:
+            value = values.pop()
+            for after, _ in results[:1]:
+                for slot, held in after.heap.items():
+                    state.heap.setdefault(slot, held)
+            return value
+        return AttrOf(func.self, func.scope.name)
+
+    def _quietly_run(self, func: Func, state: Machine) -> list[tuple[Machine, Value]]:
+        out = self.x.quietly(lambda: self.x.calls.run(func, [], {}, None, state))
+        return [(after, value) for after, value, signal in out if signal is None]  # type: ignore[misc]
+
+    def class_attribute(self, cls: Class, name: str, state: Machine) -> Value | None:
+        """An attribute that a class body binds, None where no class of the lineage does."""
+        for candidate in self.lineage(cls, state)[0]:
+            for stmt in candidate.scope.body:
+                if isinstance(stmt, Assign) and isinstance(stmt.target, Name) and stmt.target.id == name:
+                    if isinstance(stmt.value, ConstE):
+                        # an object may override it; only its being there is certain
+                        return Const.of(stmt.value.value) if stmt.value.value is not None else None
+                    if isinstance(stmt.value, Attr | Name):
+                        scratch = state.clone()
+                        self.x.modules.enter_globals(candidate.env, scratch)
+                        scratch.stack = (-candidate.env.number,)
+                        return self.x.expressions.value(stmt.value, scratch)
+        return None
+
+    def materialise(self, instance: Instance, name: str, state: Machine) -> Value | None:
+        """An attribute that no executed method has bound: run, silently, the method that binds it."""
+        key = (instance, name)
+        if key in self._materialising or len(self._materialising) > 2:
+            return None
+        known = self._materialised.get(key)
+        if known is not None:
+            value, extra = known
+            if value is not None:
+                state.heap[key] = value
+                for slot, held in extra.items():
+                    state.heap.setdefault(slot, held)
+            return value
+        self._materialising.add(key)
+        self._materialised[key] = (None, {})
+        try:
+            for cls in self.lineage(instance.cls, state)[0]:
+                for method in cls.scope.bound_attributes.get(name, ()):
+                    scope = cls.scope.children.get(method)
+                    if scope is None or scope not in cls.env.relevant:
+                        continue
+                    if any(state.frames[n].get("#scope") is Sym("scope", scope) for n in state.stack):
+                        continue
+                    func = Func(cls.env, scope, cls.parts[2], instance)
+                    best: Value | None = None
+                    for after, _ in self._quietly_run(func, state.clone()):
+                        held = after.heap.get(key)
+                        if held is None or held is NONE:
+                            continue
+                        if best is None or (interesting(held) and not interesting(best)):
+                            best = held
+                            heap = after.heap
+                    if best is not None and interesting(best):
+                        extra = {slot: value for slot, value in heap.items() if slot[0] is best}
+                        self._materialised[key] = (best, extra)
+                        state.heap[key] = best
+                        for slot, value in extra.items():
+                            state.heap.setdefault(slot, value)
+                        return best
+        finally:
+            self._materialising.discard(key)
+        return None

@@ -1,0 +1,384 @@
+"""Loops: how often they run, what their targets are bound to, what a comprehension gathers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from amplint import guards
+from amplint.machine import Machine, Outcome, merge
+from amplint.program import (
+    Assign,
+    Attr,
+    Expr,
+    Loop,
+    Name,
+    Op,
+    Seq,
+    Stmt,
+    parts_of,
+    path_of,
+    walk,
+)
+from amplint.values import (
+    CLEAN,
+    AttrOf,
+    Const,
+    DictV,
+    Ext,
+    ItemOf,
+    ListV,
+    Many,
+    Optimizer,
+    OpV,
+    Param,
+    Params,
+    Result,
+    Scaler,
+    Sequence,
+    Sym,
+    Taint,
+    Value,
+    cond,
+)
+
+if TYPE_CHECKING:
+    from amplint.execution.executor import Executor
+
+
+MAX_ITERATIONS = 4
+
+
+class Loops:
+    """Loops of one executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.x = executor
+
+    def loop(self, stmt: Loop, state: Machine) -> list[Outcome]:
+        """A `for` loop, a `while` loop or a comprehension."""
+        if stmt.kind == "while":
+            return self._while(stmt, state)
+        assert stmt.iterable is not None
+        iterable = self.x.expressions.value(stmt.iterable, state)
+        outer = state.loops
+        if stmt.kind == "for":
+            self._free_counters(stmt, state)
+        leaving = self.x.after
+        needed = leaving | self.x.names_read(stmt)
+        gathered: list[Value] = []
+        live: list[tuple[Machine, list[Value]]] = [(state, gathered)]
+        done: list[Outcome] = []
+        for settled, sequence in self.x.settle(state, iterable):
+            live = [(settled, [])]
+            count = self.iterations(stmt, sequence, settled)
+            known = self.items_of(sequence, settled)
+            finished: list[tuple[Machine, list[Value]]] = []
+            start = settled.trace
+            for index in range(2 if stmt.kind == "comprehension" and count == 1 and known is None else count):
+                if index == count and not any(_trained(current.trace, start) for current, _ in live):
+                    break
+                following: list[tuple[Machine, list[Value]]] = []
+                for current, items in live:
+                    if index and _was_last(stmt, index - 1, current):
+                        finished.append((current, items))
+                        continue
+                    current.loops = (*outer, (id(stmt), index))
+                    # the list may be out of reach by now, and its items forgotten
+                    element = known[index] if known is not None else self.element(stmt, sequence, index, current, outer)
+                    if stmt.target is not None:
+                        self.x.binding.bind(stmt.target, element, current, stmt)
+                    for after, signal in self.x.block(stmt.body, current, needed):
+                        after.loops = outer
+                        kind = signal[0] if signal is not None else None
+                        if kind in (None, "continue"):
+                            following.append((after, self._gather(stmt, after, items, kind)))
+                        elif kind == "break":
+                            finished.append((after, items))
+                        else:
+                            done.append((after, signal))
+                live = self._merge_gathered(following, stmt)
+            for after, items in live:
+                if stmt.orelse:
+                    for last, signal in self.x.block(stmt.orelse, after, leaving):
+                        (done if signal is not None else finished).append((last, signal if signal else items))  # type: ignore[arg-type]
+                else:
+                    finished.append((after, items))
+            for after, items in finished:
+                if stmt.kind == "comprehension":
+                    after.frame[stmt.collect] = self._collected(stmt, after, items, sequence)
+                done.append((after, None))
+        return done
+
+    def _gather(self, stmt: Loop, state: Machine, items: list[Value], kind: str | None) -> list[Value]:
+        if stmt.kind != "comprehension" or stmt.element is None or kind == "continue":
+            return items
+        value = self.x.expressions.value(stmt.element, state)
+        if stmt.shape == "dict" and stmt.key is not None:
+            value = Sequence(self.x.expressions.value(stmt.key, state), value)
+        return [*items, value]
+
+    def _merge_gathered(
+        self, pairs: list[tuple[Machine, list[Value]]], stmt: Loop
+    ) -> list[tuple[Machine, list[Value]]]:
+        if len(pairs) < 2:
+            return pairs
+        groups: dict[tuple[Value, ...], list[Machine]] = {}
+        for state, items in pairs:
+            groups.setdefault(tuple(items), []).append(state)
+        merged: list[tuple[Machine, list[Value]]] = []
+        for gathered, states in groups.items():
+            kept, dropped = merge(states, stmt, self.x.limit)
+            self.x.truncated |= dropped
+            merged.extend((state, list(gathered)) for state in kept)
+        return merged[:12]
+
+    def _collected(self, stmt: Loop, state: Machine, items: list[Value], sequence: Value) -> Value:
+        if stmt.shape == "dict":
+            made = DictV(state.allocate((id(stmt), "dict")))
+            state.heap[(made, "#items")] = tuple(items)
+            state.heap[(made, "#open")] = not self._exact(sequence, state)
+            return made
+        if stmt.shape == "":
+            # nested comprehension: the inner loop has gathered
+            return state.frame.get(stmt.collect, Many(Sym("element", id(stmt))))
+        if isinstance(stmt.element, Name) and isinstance(stmt.target, Name) and stmt.element.id == stmt.target.id:
+            # a filter keeps what its elements are
+            owners = self.x.effects.owners.parameter_owners(sequence, state)
+            if owners:
+                return Params(owners)
+        if self._exact(sequence, state):
+            made_list = ListV(state.allocate((id(stmt), "list")))
+            state.heap[(made_list, "#items")] = tuple(items)
+            return made_list
+        element = items[0] if items else Sym("element", id(stmt), state.loops)
+        return Many(element)
+
+    def _exact(self, sequence: Value, state: Machine) -> bool:
+        return self.items_of(sequence, state) is not None
+
+    def items_of(self, value: Value, state: Machine) -> tuple[Value, ...] | None:
+        """The elements of a sequence, if all of them are known."""
+        if isinstance(value, Sequence):
+            return value.items
+        if isinstance(value, ListV) and not state.heap.get((value, "#open")):
+            return tuple(state.heap.get((value, "#items"), ()))
+        if isinstance(value, DictV) and not state.heap.get((value, "#open")):
+            return tuple(pair.items[0] for pair in state.heap.get((value, "#items"), ()))
+        if (
+            isinstance(value, Result)
+            and isinstance(value.callee, Ext)
+            and value.args
+            and isinstance(value.args[0], Value)
+        ):
+            name = value.callee.dotted
+            if name in ("list", "tuple", "iter", "set", "sorted") and len(value.args) == 1:
+                return self.items_of(value.args[0], state)
+            if name == "reversed":
+                inner = self.items_of(value.args[0], state)
+                return inner[::-1] if inner is not None else None
+            if name == "zip":
+                columns = [self.items_of(a, state) for a in value.args if isinstance(a, Value)]
+                if columns and all(c is not None for c in columns):
+                    return tuple(Sequence(*row) for row in zip(*columns, strict=False))
+            if name == "enumerate":
+                inner = self.items_of(value.args[0], state)
+                if inner is not None:
+                    return tuple(Sequence(Const.of(i), v) for i, v in enumerate(inner))
+        return None
+
+    def iterations(self, stmt: Loop, sequence: Value, state: Machine) -> int:
+        """How often a loop runs: as often as its elements are known, else twice (a comprehension once)."""
+        known = self.items_of(sequence, state)
+        if known is not None:
+            return min(len(known), MAX_ITERATIONS)
+        usual = 1 if stmt.kind == "comprehension" else 2
+        if isinstance(sequence, Result) and isinstance(sequence.callee, Ext) and sequence.callee.dotted == "range":
+            bounds = [a.value for a in sequence.args if isinstance(a, Const) and isinstance(a.value, int)]
+            if bounds and len(bounds) == len(sequence.args):
+                try:
+                    return min(len(range(*bounds)), usual)
+                except (TypeError, ValueError):
+                    return usual
+        return usual
+
+    def element(self, stmt: Loop, sequence: Value, index: int, state: Machine, outer: Any) -> Value:
+        """The element of an unknown sequence that a loop's target is bound to in one iteration."""
+        role = None
+        if stmt.target is not None:
+            role = self.x.binding.role(path_of(stmt.target), state)
+        if isinstance(stmt.target, Seq) and isinstance(sequence, Result) and isinstance(sequence.callee, Ext):
+            roles = {self.x.binding.role(path_of(part), state) for item in stmt.target.items for part in parts_of(item)}
+            if (
+                sequence.callee.dotted == "enumerate"
+                and len(sequence.args) == 1
+                and not roles.isdisjoint(("optimizer", "scaler"))
+            ):
+                # the same few objects every time: their numbers are theirs in every such loop
+                return Sequence(Const.of(index), self.nth(sequence.args[0], index, stmt, ()))
+        return self.nth(
+            sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ()
+        )
+
+    def nth(self, sequence: Value, index: int, stmt: Loop | None, outer: Any) -> Value:
+        """An element of a sequence that is not fully known, in the round `index`."""
+        if isinstance(sequence, Params):
+            return Param(sequence.owners, "each")
+        if isinstance(sequence, Sequence) and index < len(sequence.items):
+            return sequence.items[index]
+        if isinstance(sequence, Many):
+            element = sequence.element
+            if isinstance(element, Optimizer):
+                return Optimizer((element.parts[0], index), *element.parts[1:])
+            if isinstance(element, Scaler):
+                return Scaler((element.parts[0], index), *element.parts[1:])
+            return element
+        if isinstance(sequence, Result) and isinstance(sequence.callee, Ext):
+            name, args = sequence.callee.dotted, [a for a in sequence.args if isinstance(a, Value)]
+            if name == "range":
+                return (
+                    cond("+", Sym("index", id(stmt), outer, _target_name(stmt)), Const.of(index))
+                    if index
+                    else Sym("index", id(stmt), outer, _target_name(stmt))
+                )
+            if name == "enumerate" and args:
+                base = Sym("index", id(stmt), outer, _target_name(stmt, 0))
+                counter = cond("+", base, Const.of(index)) if index else base
+                return Sequence(counter, self.nth(args[0], index, stmt, outer))
+            if name == "zip" and args:
+                return Sequence(*(self.nth(a, index, stmt, outer) for a in args))
+            if name in ("list", "tuple", "iter", "reversed", "sorted", "filter", "set") and args:
+                return self.nth(args[-1], index, stmt, outer)
+        if isinstance(sequence, Result) and isinstance(sequence.callee, AttrOf):
+            holder, name = sequence.callee.base, sequence.callee.name
+            if name == "items":
+                return Sequence(ItemOf(holder, "key", index, outer), ItemOf(holder, "value", index, outer))
+            if name == "values":
+                return ItemOf(holder, "value", index, outer)
+            if name in ("modules", "children"):
+                return AttrOf(holder, "*")
+            if name in ("named_modules", "named_children"):
+                return Sequence(ItemOf(sequence, "name", index, outer), AttrOf(holder, "*"))
+            if name == "named_parameters":
+                return Sequence(ItemOf(sequence, "name", index, outer), Param(frozenset((holder,)), "each"))
+        owners = self.x.effects.owners.element_owners(sequence)
+        if owners:
+            return Param(owners, "each")
+        return ItemOf(
+            sequence,
+            "each",
+            index,
+            outer,
+            taint=Taint(foreign=sequence.taint.foreign) if sequence.taint.foreign else CLEAN,
+        )
+
+    def _free_counters(self, stmt: Loop, state: Machine) -> None:
+        """A number that a loop counts up can be anything after the first rounds: forget where it started."""
+        for target in counters(stmt):
+            if isinstance(target, Name):
+                if _is_number(state.frame.get(target.id)):
+                    state.frame[target.id] = Sym("counter", id(stmt), state.loops, target.id)
+            elif isinstance(target, Attr):
+                base = self.x.expressions.value(target.base, state)
+                if _is_number(state.heap.get((base, target.name))):
+                    state.heap[(base, target.name)] = Sym("counter", id(stmt), state.loops, target.name)
+
+    def free_attributes(self, instance: Value, names: frozenset[str], state: Machine) -> None:
+        """The same for attributes of an object whose methods are called again and again."""
+        for name in names:
+            if _is_number(state.heap.get((instance, name))):
+                state.heap[(instance, name)] = Sym("counter", instance, name)
+
+    def _while(self, stmt: Loop, state: Machine) -> list[Outcome]:
+        outer = state.loops
+        self._free_counters(stmt, state)
+        leaving = self.x.after
+        needed = leaving | self.x.names_read(stmt)
+        live = [state]
+        done: list[Outcome] = []
+        assert stmt.test is not None
+        for index in range(2):
+            following: list[Machine] = []
+            for current in live:
+                current.loops = (*outer, (id(stmt), index))
+                for ready, signal in self.x.block(stmt.prelude, current, needed) if stmt.prelude else [(current, None)]:
+                    if signal is not None:
+                        ready.loops = outer
+                        done.append((ready, signal))
+                        continue
+                    lit = guards.literal(self.x.expressions.value(stmt.test, ready))
+                    if lit is False:
+                        ready.loops = outer
+                        done.append((ready, None))
+                        continue
+                    for after, inner in self.x.block(stmt.body, ready, needed):
+                        after.loops = outer
+                        kind = inner[0] if inner is not None else None
+                        if kind in (None, "continue"):
+                            following.append(after)
+                        elif kind == "break":
+                            done.append((after, None))
+                        else:
+                            done.append((after, inner))
+            live, dropped = merge(following, stmt, self.x.limit)
+            self.x.truncated |= dropped
+        for after in live:
+            done.extend(self.x.block(stmt.orelse, after, leaving) if stmt.orelse else [(after, None)])
+        return done
+
+
+def _was_last(stmt: Loop, index: int, state: Machine) -> bool:
+    """Whether the path has found that the last round was the last one: `i == len(loader) - 1`."""
+    for atom, outcome in state.assume.items():
+        if outcome and atom[0] == "eq" and isinstance(atom[1], Value) and isinstance(atom[2], Value):
+            terms, constant = guards.linear(OpV("-", atom[1], atom[2]))
+            counter = [
+                factor
+                for term, factor in terms
+                if isinstance(term, Sym) and term.parts[:3] == ("index", id(stmt), state.loops)
+            ]
+            lengths = [
+                f
+                for term, f in terms
+                if isinstance(term, Result) and isinstance(term.callee, Ext) and term.callee.dotted == "len"
+            ]
+            if (
+                len(terms) == 2
+                and counter
+                and lengths
+                and counter[0] * lengths[0] == -1
+                and counter[0] * constant - index in (0, 1)
+            ):
+                return True
+    return False
+
+
+def _trained(link: Any, start: Any) -> bool:
+    """Whether a backward was run since `start`: such a body is worth a second round even in a comprehension."""
+    while link is not start and link is not None:
+        link, event = link
+        if event.kind == "backward":
+            return True
+    return False
+
+
+def counters(stmt: Stmt) -> list[Expr]:
+    """The names and attributes that a statement counts up or down somewhere inside."""
+    return [
+        inner.target
+        for inner in walk([stmt])
+        if isinstance(inner, Assign)
+        and inner.augmented
+        and isinstance(inner.value, Op)
+        and inner.value.op in ("+", "-")
+    ]
+
+
+def _is_number(value: Value | None) -> bool:
+    return isinstance(value, Const) and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)
+
+
+def _target_name(stmt: Loop | None, position: int | None = None) -> str:
+    target = stmt.target if stmt is not None else None
+    if position is not None and isinstance(target, Seq) and position < len(target.items):
+        target = target.items[position]
+    return path_of(target) or "index"
