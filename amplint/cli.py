@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 import amplint
-from amplint.terminal import Failure, use_color
+from amplint.terminal import INTERRUPTED, Failure, Progress, use_color
 
 if TYPE_CHECKING:
     from amplint.config import Configuration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: shells report a program that a closed pipe ended with this status
-BROKEN_PIPE, INTERRUPTED = 141, 130
+BROKEN_PIPE = 141
 
 
 class _Commands(click.Group):
@@ -252,7 +252,7 @@ def _verified_rules(selectors: Sequence[str], options: Mapping[str, Any]) -> int
     """Confirm rules by the programs on their own pages; 1 when a page does not hold what it says."""
     from amplint import pages
     from amplint.config import ConfigError, rules_of
-    from amplint.verify import verify_rules
+    from amplint.verify import holds, verify_rules
 
     try:
         codes = sorted({rule.code for selector in selectors or ["ALL"] for rule in rules_of(selector)})
@@ -261,7 +261,11 @@ def _verified_rules(selectors: Sequence[str], options: Mapping[str, Any]) -> int
             raise ConfigError("verify --rules writes full or json")
     except ConfigError as error:
         raise Failure(str(error)) from None
-    rows = verify_rules(codes, settings)
+    progress = Progress(not options["no_progress"] and not options["quiet"], "rules verified")
+    try:
+        rows = verify_rules(codes, settings, progress)
+    finally:
+        progress.clear()
     if "json" in options["formats"]:
         torch, device = _seen(rows)
         columns = ("rule", "name", "verdict", "figure", "reason", "fix_verified", "seconds")
@@ -269,7 +273,7 @@ def _verified_rules(selectors: Sequence[str], options: Mapping[str, Any]) -> int
         click.echo(json.dumps({"version": 1, "torch": torch, "device": device, "rules": listed}, indent=2))
     else:
         click.echo(pages.verdicts(rows), nl=False, color=use_color(options["color"], sys.stdout))
-    return 0 if options["exit_zero"] else int(any(row["verdict"] == "refuted" for row in rows))
+    return 0 if options["exit_zero"] else int(not all(map(holds, rows)))
 
 
 def _seen(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -110,12 +110,13 @@ def verdicts(rows: Iterable[Mapping[str, Any]]) -> str:
             style(str(entry["rule"]), bold=True),
             str(entry["name"]),
             style(str(entry["verdict"]), fg=_VERDICTS.get(entry["verdict"])),
+            str(entry.get("device") or "–"),
             {True: "verified", False: "fails", None: "–"}[entry.get("fix_verified")],
             str(entry.get("figure") or entry.get("reason") or ""),
         ]
         for entry in rows
     ]
-    return _columns(["rule", "name", "verdict", "fix", "figure"], cells)
+    return _columns(["rule", "name", "verdict", "device", "fix", "figure"], cells)
 
 
 def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

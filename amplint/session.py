@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from amplint.terminal import Failure, Progress, say, use_color
+from amplint.terminal import INTERRUPTED, Failure, Progress, say, use_color
 
 if TYPE_CHECKING:
     from amplint.config import Configuration
@@ -64,10 +64,9 @@ class Session:
         self._take_stdin()
         self._require_paths()
         run = self._check({})
-        if arguments.verifying:
-            from amplint.verify import verify_run
-
-            verify_run(run, run.settings)
+        if arguments.verifying and not self._verified(run):
+            self._report(run)
+            return INTERRUPTED
         if arguments.write_baseline is not None:
             return self._write_baseline(run, arguments.write_baseline)
         if arguments.add_ignore:
@@ -91,6 +90,19 @@ class Session:
         if run.errors:
             return 2
         return 0 if arguments.exit_zero else int(any(_counts(finding) for finding in run.findings))
+
+    def _verified(self, run: Run) -> bool:
+        """Whether the verifier came to its end: Ctrl-C stops it, and what was seen until then is still reported."""
+        from amplint.verify import verify_run
+
+        arguments = self._arguments
+        progress = Progress(not arguments.no_progress and not arguments.quiet, "findings verified")
+        try:
+            return verify_run(run, run.settings, progress)
+        except OSError as error:
+            raise Failure(f"{error.filename}: {error.strerror}") from None
+        finally:
+            progress.clear()
 
     def _take_stdin(self) -> None:
         if Path("-") not in self._paths:

@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+#: the status that shells report for a program that Ctrl-C ended
+INTERRUPTED = 130
+
 
 class Failure(click.ClickException):
     """What ends amplint with status 2: wrong usage, a bad configuration, a missing path."""
@@ -37,9 +40,10 @@ def use_color(choice: str, stream: Any) -> bool:
 
 
 class Progress:
-    """A count of files on standard error, while somebody watches and it takes long enough to matter."""
+    """A count on standard error, while somebody watches and it takes long enough to matter."""
 
-    def __init__(self, wanted: bool) -> None:
+    def __init__(self, wanted: bool, what: str = "files analysed") -> None:
+        self._what = what
         self._wanted = wanted and sys.stderr.isatty()
         self._due = time.monotonic() + 1.0
         self._shown = False
@@ -48,7 +52,7 @@ class Progress:
         if self._wanted and time.monotonic() >= self._due:
             self._due = time.monotonic() + 0.1
             self._shown = True
-            sys.stderr.write(f"\r{done} of {total} files analysed")
+            sys.stderr.write(f"\r{done} of {total} {self._what}")
             sys.stderr.flush()
 
     def clear(self) -> None:

@@ -14,8 +14,9 @@ from verify_programs import FAULTY, RIGHT, SCALED, STEP, UPDATE, line_of, loop
 
 from amplint.finding import Confidence, Edit, Finding, Fix, Place, Severity, Step
 from amplint.source import SourceModule
-from amplint.verify import apply_edits, verify_rules, verify_run
-from amplint.verify.replay import build, parse_assumptions, sources_around
+from amplint.verify import verify_rules, verify_run
+from amplint.verify.building import build, parse_assumptions, sources_around
+from amplint.verify.texts import apply_edits
 
 pytest.importorskip("torch")
 

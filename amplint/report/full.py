@@ -171,7 +171,8 @@ def verdict_line(finding: Finding) -> str:
     device = f" on {verdict.device}" if verdict.device else ""
     torch = f", torch {verdict.torch}" if verdict.torch else ""
     variant = f" [{verdict.variant}]" if verdict.variant not in ("", "nominal") else ""
-    said = "; ".join(part for part in (verdict.figure, verdict.reason) if part)
+    fix = {True: "fix verified", False: "the fix does not help", None: ""}[verdict.fix_verified]
+    said = "; ".join(part for part in (verdict.figure, verdict.reason, fix) if part)
     assumed = f" (assuming {', '.join(verdict.assumptions)})" if verdict.assumptions else ""
     return f"{verdict.status}{device}{torch}{variant}{': ' if said else ''}{said}{assumed}"
 

@@ -11,6 +11,10 @@ from amplint.verify.replay import Replay
 
 #: modules of this package that a kept replay carries along, in the order of their imports
 RUNTIME = (
+    "device",
+    "plain",
+    "objects",
+    "expressions",
     "machine",
     "standins",
     "replay",
@@ -19,6 +23,7 @@ RUNTIME = (
     "props",
     "surroundings",
     "operations",
+    "callables",
     "members",
     "torchlib",
     "pylib",
@@ -36,7 +41,7 @@ def file_name(rule: str, path: str, line: int) -> str:
     return f"replay_{rule}_{stem}_{line}.py"
 
 
-def kept_replay(replay: Replay, judgement: dict[str, Any]) -> str:
+def kept_replay(replay: Replay, judgement: dict[str, Any], device: str = "cpu") -> str:
     """The text of the file: the user's statements with their line numbers, then the runtime."""
     path, first, _last = replay.flagged[0]
     seen = [
@@ -60,6 +65,7 @@ def kept_replay(replay: Replay, judgement: dict[str, Any]) -> str:
     data = replay.to_dict()
     data["files"] = {}
     parts.append(f"REPLAY = {data!r}")
+    parts.append(f"DEVICE = {device!r}")
     parts.append("RUNTIME = {}")
     for module in RUNTIME:
         text = resources.files("amplint.verify").joinpath(f"{module}.py").read_text(encoding="utf-8")
@@ -86,13 +92,22 @@ def main():
         sys.modules[module.__name__] = module
         exec(compile(text, "<amplint " + name + ">", "exec"), module.__dict__)
         setattr(sys.modules["amplint.verify"], name, module)
-    oracle, replay, standins = (sys.modules["amplint.verify." + n] for n in ("oracle", "replay", "standins"))
+    oracle, replay, standins, device = (
+        sys.modules["amplint.verify." + n] for n in ("oracle", "replay", "standins", "device")
+    )
     standins.silence()
+    try:
+        device.choose(DEVICE)
+    except device.NoDevice as error:
+        print(error)
+        return 1
     found = oracle.judge(replay.Replay.from_dict({**REPLAY, "files": SOURCES}))
     path, first, _ = REPLAY["flagged"][0]
     print(f"{REPLAY['rule']} {path}:{first}: {found.status} [{found.variant}] {found.figure or found.reason or ''}")
     for assumption in found.assumptions:
         print("  assumed:", assumption)
+    if found.fix_verified is not None:
+        print("  fix", "verified" if found.fix_verified else "fails")
     for event in found.events:
         print("  line", event)
     return 0

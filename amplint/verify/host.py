@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ START_SECONDS = 120.0
 SECONDS_PER_FINDING = 5.0
 #: what a worker may take beyond its own alarm before it is killed
 GRACE = 3.0
+#: what a worker may say in one line, in characters, and how many lines may wait to be taken
+LONGEST_LINE, MOST_LINES = 1 << 22, 16
 NO_TORCH = "torch is not installed: pip install 'amplint[verify]'"
 
 
@@ -25,16 +30,26 @@ class Unavailable(Exception):
     """There is no worker to be had; the text is what the user reads."""
 
 
-class Worker:
-    """One warm child process. `torch` is its version, `kept` the walls that stand around it."""
+class _Silent(Exception):
+    """A worker gives no answer that could be read; the text says why."""
 
-    def __init__(self, no_sandbox: bool = False, seconds: float = SECONDS_PER_FINDING) -> None:
+
+class Worker:
+    """One warm child process.
+
+    `torch` is its version, `device` where its replays run, `kept` the walls that stand around it.
+    """
+
+    def __init__(self, no_sandbox: bool = False, seconds: float = SECONDS_PER_FINDING, device: str = "auto") -> None:
         self.seconds = seconds
+        self._wanted = device
         self._no_sandbox = no_sandbox
         self._process: subprocess.Popen[str] | None = None
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._lines: queue.Queue[str] = queue.Queue()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._unavailable: Unavailable | None = None
         self.torch = ""
+        self.device = ""
         self.kept: list[str] = []
         self.starts = 0
 
@@ -49,90 +64,109 @@ class Worker:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the child and wait until torch is imported. Raises Unavailable."""
+        """Start the child and wait until torch is imported. Raises Unavailable, the second time at once."""
+        if self._unavailable is not None:
+            raise self._unavailable
+        try:
+            self._start()
+        except Unavailable as error:
+            self._unavailable = error
+            raise
+
+    def _start(self) -> None:
         if importlib.util.find_spec("torch") is None:
             raise Unavailable(NO_TORCH)
         try:
             prefix, level = sandbox.prefix(self._no_sandbox)
         except sandbox.Refused as error:
             raise Unavailable(str(error)) from None
+        hello = self._greeted(prefix, level)
+        if hello.get("lost_device") and level == "namespaces" and sandbox.limits() is None:
+            # a driver that does not work in namespaces of its own: limits and the audit hook remain
+            hello = self._greeted([], "limits")
+        if not hello.get("hello"):
+            self._kill()
+            raise Unavailable(str(hello.get("reason")))
+        self.torch = str(hello["torch"])
+        self.device = str(hello["device"])
+        self.kept = list(hello["kept"])
+
+    def _greeted(self, prefix: list[str], level: str) -> dict[str, Any]:
+        """Start a child behind these walls, and what it says first."""
+        self._kill()
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="amplint-")
         root = Path(__file__).resolve().parents[2]
-        command = [*prefix, sys.executable, "-I", str(Path(__file__).with_name("worker.py")), str(root), level]
+        script = Path(__file__).with_name("worker.py")
         self._lines = queue.Queue()
         self.starts += 1
         try:
             self._process = subprocess.Popen(
-                command,
+                [*prefix, sys.executable, "-I", str(script), str(root), level, self._wanted],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
                 encoding="utf-8",
+                errors="replace",
                 cwd=self._folder.name,
                 env=sandbox.environment(self._folder.name),
                 start_new_session=True,
             )
         except OSError as error:
             raise Unavailable(f"the worker did not start: {error}") from None
-        threading.Thread(target=self._read, args=(self._process, self._lines), daemon=True).start()
-        hello = self._receive(START_SECONDS)
-        if hello is None:
+        threading.Thread(target=_read, args=(self._process, self._lines), daemon=True).start()
+        try:
+            return self._receive(START_SECONDS)
+        except _Silent:
             self._kill()
-            raise Unavailable("the worker did not start")
-        if not hello.get("hello"):
-            self._kill()
-            raise Unavailable(str(hello.get("reason")))
-        self.torch = str(hello["torch"])
-        self.kept = list(hello["kept"])
+            raise Unavailable("the worker did not start") from None
 
-    @staticmethod
-    def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    def _receive(self, seconds: float) -> dict[str, Any] | None:
+    def _receive(self, seconds: float) -> dict[str, Any]:
+        """The next answer of the worker. Raises _Silent."""
         try:
             line = self._lines.get(timeout=seconds)
-            return json.loads(line) if line is not None else None
-        except (queue.Empty, ValueError):
-            return None
+        except queue.Empty:
+            raise _Silent(f"timeout: the replay took more than {self.seconds:g} s") from None
+        if not line:
+            raise _Silent("the worker died")
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise _Silent("the worker gave no answer that could be read")
+        return reply
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The judgement on one replay. A worker that hangs or dies is replaced for the next one."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is not None and not self._lines.empty():  # it has ended, or speaks without being asked
+            self._kill()
+        if self._process is None:
             self.start()
         assert self._process is not None
-        assert self._process.stdin is not None
+        text = json.dumps({"seconds": self.seconds, **request}) + "\n"
+        # a worker that does not read fills its pipe: the writer waits then, and not this thread
+        threading.Thread(target=_write, args=(self._process, text), daemon=True).start()
         try:
-            self._process.stdin.write(json.dumps({"seconds": self.seconds, **request}) + "\n")
-            self._process.stdin.flush()
-        except OSError:
+            return self._receive(self.seconds + GRACE)
+        except _Silent as error:
             self._kill()
-            return {"status": "inconclusive", "reason": "the worker died"}
-        reply = self._receive(self.seconds + GRACE)
-        if reply is None:
-            gone = self._process.poll() is not None
-            self._kill()
-            reason = "the worker died" if gone else f"timeout: the replay took more than {self.seconds:g} s"
-            return {"status": "inconclusive", "reason": reason}
-        return reply
+            return {"status": "inconclusive", "reason": str(error)}
 
     def _kill(self) -> None:
+        """End the child and everything in its process group."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill()
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (AttributeError, OSError):  # no process groups here, or nobody left in it
+            process.kill()
         process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:
-                    continue
+        assert process.stdin is not None
+        with suppress(OSError):
+            process.stdin.close()
 
     def stop(self) -> None:
         """End the child and remove its folder."""
@@ -140,3 +174,23 @@ class Worker:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
+    """Hand on what a worker says, line by line; an empty one when it has ended."""
+    assert process.stdout is not None
+    with process.stdout:
+        while True:
+            line = process.stdout.readline(LONGEST_LINE)
+            lines.put(line)
+            if not line.endswith("\n") or lines.qsize() > MOST_LINES:
+                return
+
+
+def _write(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(text)
+        process.stdin.flush()
+    except (OSError, ValueError):  # it has died, or was killed meanwhile: whoever reads its answers sees that
+        return

@@ -1,9 +1,9 @@
 """A small interpreter for the user's statements: nothing of the user's is ever executed by Python itself.
 
 The replay of a finding walks the syntax tree of the flagged functions. Only the node types that have a
-method here mean anything; every other node ends the replay with `Unsupported`. Names bind to values of
-this module or to stand-ins of a `World`; attributes of real objects are reached through the world's
-tables only. So a replay can neither import nor open, and a loop or a recursion without end runs into a
+method here, or in `expressions`, mean anything; every other node ends the replay with `Unsupported`. Names
+bind to the values of `objects` or to stand-ins of a `World`; attributes of real objects are reached through the
+world's tables only. So a replay can neither import nor open, and a loop or a recursion without end runs into a
 budget. What is unknown is an `Unknown`: it absorbs operations, and every decision that it forces
 (a condition, a number) is written down as an assumption.
 
@@ -13,268 +13,30 @@ This module does not import torch; the world it is given does.
 from __future__ import annotations
 
 import ast
-import itertools
-import operator
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
-
-#: attribute names with two leading underscores never leave the interpreter, but for these
-HARMLESS_DUNDERS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", "__name__", "__iter__", "__next__"}
-MAX_BITS = 4096
-MAX_ITEMS = 100_000
-
-
-class Unsupported(Exception):
-    """The replay met something it does not interpret."""
-
-
-class BudgetSpent(Exception):
-    """The replay ran through its number of statements."""
-
-
-class EnoughSeen(Exception):
-    """The planned number of micro-batches has run; a clean end."""
-
-
-class UserError(Exception):
-    """An exception inside the replayed program, with the user's place where it rose.
-
-    `error` is the Python exception or an interpreted instance; `from_torch` tells whether torch's AMP
-    code or a clip raised it, which is what makes it evidence.
-    """
-
-    def __init__(self, error: object, path: str, line: int, from_torch: bool = False) -> None:
-        super().__init__(error)
-        self.error = error
-        self.path = path
-        self.line = line
-        self.from_torch = from_torch
-
-    @property
-    def kind(self) -> str:
-        return self.error.cls.name if isinstance(self.error, Instance) else type(self.error).__name__
-
-    @property
-    def text(self) -> str:
-        return f"{self.kind}: {self.error}" if not isinstance(self.error, Instance) else self.kind
-
-
-class _Break(Exception):
-    pass
-
-
-class _Continue(Exception):
-    pass
-
-
-class _Return(Exception):
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-
-class Unknown:
-    """A value the file does not tell: a parameter, an import, the result of an unknown call.
-
-    `label` is how a reader would name it ("args.clip", "loader"); `tick` numbers the batch it came
-    with; `bound` is the stand-in that its use has turned it into.
-    """
-
-    __slots__ = ("attrs", "bound", "data", "label", "tick")
-
-    def __init__(self, label: str, tick: int = 0, data: bool = False) -> None:
-        self.label = label
-        self.tick = tick
-        self.data = data
-        self.attrs: dict[object, object] = {}
-        self.bound: Any = None
-
-    @property
-    def name(self) -> str:
-        """The last part of the label, which carries the meaning."""
-        return self.label.rsplit(".", 1)[-1]
-
-    def child(self, key: object, label: str, data: bool | None = None) -> Any:
-        if key not in self.attrs:
-            if len(self.attrs) > MAX_ITEMS:
-                raise BudgetSpent
-            self.attrs[key] = Unknown(label, self.tick, self.data if data is None else data)
-        return self.attrs[key]
-
-
-class Dotted:
-    """A name of a library that the world knows, e.g. torch.nn.utils.clip_grad_norm_."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-class Native:
-    """A callable of the interpreter's own, safe for any arguments."""
-
-    __slots__ = ("fn", "name")
-
-    def __init__(self, name: str, fn: Callable[..., object]) -> None:
-        self.name = name
-        self.fn = fn
-
-
-class Scope:
-    """Variables of one function call or module; unknown names are looked up in the enclosing scopes."""
-
-    __slots__ = ("globals_", "locals_", "names", "outer", "path", "rebinds")
-
-    def __init__(self, outer: Scope | None, path: str) -> None:
-        self.names: dict[str, object] = {}
-        self.outer = outer
-        self.path = path
-        self.rebinds: dict[str, Scope] = {}
-        self.locals_: frozenset[str] = frozenset()
-        self.globals_: Scope = self if outer is None else outer.globals_
-
-    def find(self, name: str) -> Scope | None:
-        scope: Scope | None = self.rebinds.get(name, self)
-        while scope is not None:
-            if name in scope.names:
-                return scope
-            scope = scope.outer
-        return None
-
-
-class Function:
-    """A function of the user's, to be interpreted when called."""
-
-    __slots__ = ("defaults", "generator", "kw_defaults", "manager", "name", "node", "owner", "scope")
-
-    def __init__(
-        self,
-        node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda,
-        scope: Scope,
-        defaults: list[object],
-        kw_defaults: list[object],
-        owner: UserClass | None,
-    ) -> None:
-        self.node = node
-        self.scope = scope
-        self.defaults = defaults
-        self.kw_defaults = kw_defaults
-        self.owner = owner
-        self.name = getattr(node, "name", "<lambda>")
-        self.generator = not isinstance(node, ast.Lambda) and _has_yield(node)
-        self.manager = False
-
-
-class Bound:
-    """A method together with its object."""
-
-    __slots__ = ("function", "receiver")
-
-    def __init__(self, function: object, receiver: object) -> None:
-        self.function = function
-        self.receiver = receiver
-
-
-class Wrapped:
-    """A function inside a context that is entered anew (the same object) for every call."""
-
-    __slots__ = ("context", "function")
-
-    def __init__(self, function: object, context: object) -> None:
-        self.function = function
-        self.context = context
-
-
-class Partial:
-    __slots__ = ("args", "function", "keywords")
-
-    def __init__(self, function: object, args: list[object], keywords: dict[str, object]) -> None:
-        self.function = function
-        self.args = args
-        self.keywords = keywords
-
-
-class Property:
-    __slots__ = ("function",)
-
-    def __init__(self, function: object) -> None:
-        self.function = function
-
-
-class UserClass:
-    """A class of the user's: its namespace and bases, interpreted."""
-
-    __slots__ = ("bases", "fields", "name", "namespace", "node", "path")
-
-    def __init__(self, name: str, bases: list[object], node: ast.ClassDef, path: str) -> None:
-        self.name = name
-        self.bases = bases
-        self.node = node
-        self.path = path
-        self.namespace: dict[str, object] = {}
-        self.fields: list[str] | None = None
-
-    def find(self, name: str) -> object | None:
-        if name in self.namespace:
-            return self.namespace[name]
-        for base in self.bases:
-            if isinstance(base, UserClass):
-                found = base.find(name)
-                if found is not None:
-                    return found
-        return None
-
-    def library_base(self) -> str | None:
-        """The dotted name of the first library class among its ancestors."""
-        for base in self.bases:
-            if isinstance(base, Dotted):
-                return base.name
-            if isinstance(base, UserClass):
-                found = base.library_base()
-                if found is not None:
-                    return found
-        return None
-
-
-class Instance:
-    """An object of a user's class; `native` is the stand-in for a library base, once there is one."""
-
-    __slots__ = ("attrs", "cls", "native")
-
-    def __init__(self, cls: UserClass) -> None:
-        self.cls = cls
-        self.attrs: dict[str, object] = {}
-        self.native: Any = None
-
-
-class Super:
-    __slots__ = ("cls", "receiver")
-
-    def __init__(self, cls: UserClass, receiver: object) -> None:
-        self.cls = cls
-        self.receiver = receiver
-
-
-class GeneratorCall:
-    """A call of a generator function that has not started yet."""
-
-    __slots__ = ("args", "function", "keywords")
-
-    def __init__(self, function: object, args: list[object], keywords: dict[str, object]) -> None:
-        self.function = function
-        self.args = args
-        self.keywords = keywords
-
-
-class ModuleValue:
-    """A project file, seen from another one."""
-
-    __slots__ = ("name", "scope")
-
-    def __init__(self, name: str, scope: Scope) -> None:
-        self.name = name
-        self.scope = scope
+from typing import Protocol
+
+from amplint.verify.expressions import Expressions
+from amplint.verify.objects import (
+    Bound,
+    BudgetSpent,
+    Dotted,
+    Function,
+    GeneratorCall,
+    Instance,
+    LoopBreak,
+    LoopContinue,
+    ModuleValue,
+    Native,
+    Partial,
+    Property,
+    Returned,
+    Scope,
+    Unknown,
+    UserClass,
+    UserError,
+)
+from amplint.verify.plain import Unsupported
 
 
 class World(Protocol):
@@ -310,173 +72,15 @@ class World(Protocol):
     def matches(self, error: UserError, kinds: list[object]) -> bool: ...
 
 
-def _has_yield(node: ast.AST) -> bool:
-    stack = list(ast.iter_child_nodes(node))
-    while stack:
-        child = stack.pop()
-        if isinstance(child, ast.Yield | ast.YieldFrom):
-            return True
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            stack.extend(ast.iter_child_nodes(child))
-    return False
-
-
-def _assigned_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
-    """Names that are local to a function because it assigns to them."""
-    out: set[str] = set()
-    free: set[str] = set()
-    stack: list[ast.AST] = list(node.body)
-    while stack:
-        child = stack.pop()
-        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-            out.add(child.id)
-        elif isinstance(child, ast.Global | ast.Nonlocal):
-            free.update(child.names)
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            stack.extend(ast.iter_child_nodes(child))
-    return frozenset(out - free)
-
-
-BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-}
-COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-}
-UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Invert: operator.invert,
-}
-PLAIN = (int, float, complex, str, bool, bytes, type(None))
-CONTAINERS = (list, tuple, dict, set, deque, OrderedDict, range)
-
-
-def bounded_binary(op: ast.operator, left: Any, right: Any) -> object:
-    """`left op right` for plain Python values, refused where the result could be huge."""
-    if isinstance(op, ast.Pow):
-        if isinstance(left, int) and isinstance(right, int) and abs(left) > 1:
-            if right < 0:
-                return float(left) ** right
-            if left.bit_length() * right > MAX_BITS:
-                raise Unsupported("a power too large to compute")
-    elif isinstance(op, ast.LShift) and isinstance(right, int) and right > MAX_BITS:
-        raise Unsupported("a shift too large to compute")
-    elif isinstance(op, ast.Mult):
-        for sequence, count in ((left, right), (right, left)):
-            if (
-                isinstance(sequence, str | bytes | list | tuple)
-                and isinstance(count, int)
-                and (len(sequence) * max(count, 0) > MAX_ITEMS)
-            ):
-                raise Unsupported("a sequence too long to repeat")
-        if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_BITS:
-            raise Unsupported("a product too large to compute")
-    elif isinstance(op, ast.Add) and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
-        if len(left) + len(right) > MAX_ITEMS:
-            raise Unsupported("a sequence too long to build")
-    elif isinstance(op, ast.Mod) and isinstance(left, str | bytes):
-        return left
-    return BINARY[type(op)](left, right)
-
-
-#: methods of plain containers that stay inside the interpreter
-LIST_METHODS = {
-    "append",
-    "extend",
-    "insert",
-    "pop",
-    "remove",
-    "index",
-    "count",
-    "reverse",
-    "clear",
-    "copy",
-    "appendleft",
-    "popleft",
-}
-DICT_METHODS = {"get", "items", "keys", "values", "pop", "update", "setdefault", "copy", "clear"}
-SET_METHODS = {"add", "discard", "remove", "update", "union", "copy", "clear"}
-STR_METHODS = {
-    "lower",
-    "upper",
-    "startswith",
-    "endswith",
-    "split",
-    "strip",
-    "lstrip",
-    "rstrip",
-    "replace",
-    "title",
-    "capitalize",
-    "partition",
-    "rpartition",
-    "find",
-    "isdigit",
-    "splitlines",
-    "removeprefix",
-    "removesuffix",
-}
-
-
-def container_method(value: object, name: str) -> Callable[..., object] | None:
-    """The bound method of a plain container or string, if it is one of the harmless ones."""
-    if isinstance(value, str):
-        if name in ("format", "join", "encode", "decode"):
-            return lambda *args, **keywords: value
-        allowed = STR_METHODS
-    elif isinstance(value, list | tuple | deque):
-        allowed = LIST_METHODS
-    elif isinstance(value, dict):
-        allowed = DICT_METHODS
-    elif isinstance(value, set):
-        allowed = SET_METHODS
-    elif isinstance(value, int | float) and name in ("item", "float", "detach", "cpu", "mean", "sum", "double"):
-        return lambda *args, **keywords: value
-    elif isinstance(value, float | int) and name == "is_integer":
-        return lambda: float(value).is_integer()
-    else:
-        return None
-    if name not in allowed or not hasattr(value, name):
-        return None
-    method: Callable[..., object] = getattr(value, name)
-    if name in ("items", "keys", "values"):
-        return lambda: list(method())  # type: ignore[call-overload]
-    return method
-
-
-class Machine:
+class Machine(Expressions):
     """Interprets modules, functions and methods in a world."""
 
     def __init__(self, world: World, trees: dict[str, ast.Module], modules: dict[str, str], budget: int) -> None:
         """`modules` maps dotted module names to the paths in `trees` that hold them."""
-        self.world = world
+        super().__init__(world, budget)
         self.trees = trees
         self.modules = modules
         self.scopes: dict[str, Scope] = {}
-        self.budget = budget
-        self.depth = 0
-        self.yields: list[Callable[[object], object]] = []
-        self.managers: list[bool] = []
         self.errors: list[UserError] = []
 
     # ---------------------------------------------------------------- modules
@@ -577,9 +181,9 @@ class Machine:
             self.assign(node.target, item, scope)
             try:
                 self.block(node.body, scope)
-            except _Continue:
+            except LoopContinue:
                 continue
-            except _Break:
+            except LoopBreak:
                 return
         self.block(node.orelse, scope)
 
@@ -595,9 +199,9 @@ class Machine:
             self.assign(node.target, item, scope)
             try:
                 self.block(node.body, scope)
-            except _Continue:
+            except LoopContinue:
                 pass
-            except _Break:
+            except LoopBreak:
                 raise Stop from None
             return None
 
@@ -637,22 +241,22 @@ class Machine:
                 raise BudgetSpent
             try:
                 self.block(node.body, scope)
-            except _Continue:
+            except LoopContinue:
                 continue
-            except _Break:
+            except LoopBreak:
                 return
         self.block(node.orelse, scope)
 
     def do_Break(self, node: ast.Break, scope: Scope) -> None:
-        raise _Break
+        raise LoopBreak
 
     def do_Continue(self, node: ast.Continue, scope: Scope) -> None:
-        raise _Continue
+        raise LoopContinue
 
     def do_Return(self, node: ast.Return, scope: Scope) -> None:
         value = self.eval(node.value, scope) if node.value is not None else None
         self.world.observe(value)
-        raise _Return(value)
+        raise Returned(value)
 
     def do_With(self, node: ast.With, scope: Scope) -> None:
         self._with(node, 0, scope)
@@ -795,11 +399,6 @@ class Machine:
                 raise
         return value
 
-    def _plain_function(self, node: Any, scope: Scope, owner: UserClass | None) -> Function:
-        defaults = [self.eval(d, scope) for d in node.args.defaults]
-        kw_defaults = [self.eval(d, scope) if d is not None else None for d in node.args.kw_defaults]
-        return Function(node, scope, defaults, kw_defaults, owner)
-
     def decorate(self, decorator: object, value: object) -> object:
         if isinstance(decorator, Dotted):
             if decorator.name in ("contextlib.contextmanager", "contextlib.asynccontextmanager"):
@@ -893,376 +492,6 @@ class Machine:
         self.assign(star.value, items[at : len(items) - after], scope)
         for target, item in zip(targets[at + 1 :], items[len(items) - after :], strict=False):
             self.assign(target, item, scope)
-
-    # ------------------------------------------------------------ expressions
-
-    def eval(self, node: ast.expr, scope: Scope) -> Any:
-        method = getattr(self, f"ev_{type(node).__name__}", None)
-        if method is None:
-            raise Unsupported(f"{type(node).__name__} in line {node.lineno}")
-        return method(node, scope)
-
-    def ev_Constant(self, node: ast.Constant, scope: Scope) -> object:
-        if isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
-            raise Unsupported("a number too large")
-        return node.value
-
-    def ev_Name(self, node: ast.Name, scope: Scope) -> object:
-        found = scope.find(node.id)
-        if found is not None:
-            return found.names[node.id]
-        if self.world.library(f"builtins.{node.id}"):
-            return self.world.dotted(f"builtins.{node.id}")
-        if node.id in scope.locals_:
-            error = UnboundLocalError(
-                f"cannot access local variable '{node.id}' where it is not associated with a value"
-            )
-            raise UserError(error, scope.path, node.lineno)
-        value = scope.globals_.names[node.id] = Unknown(node.id)
-        return value
-
-    def ev_Attribute(self, node: ast.Attribute, scope: Scope) -> object:
-        return self.attribute(self.eval(node.value, scope), node.attr)
-
-    def ev_Subscript(self, node: ast.Subscript, scope: Scope) -> object:
-        return self.world.item(self.eval(node.value, scope), self.eval(node.slice, scope))
-
-    def ev_Slice(self, node: ast.Slice, scope: Scope) -> object:
-        parts = [self.eval(p, scope) if p is not None else None for p in (node.lower, node.upper, node.step)]
-        return slice(*(p if isinstance(p, int) else None for p in parts))
-
-    def ev_Tuple(self, node: ast.Tuple, scope: Scope) -> object:
-        return tuple(self._elements(node.elts, scope))
-
-    def ev_List(self, node: ast.List, scope: Scope) -> object:
-        return self._elements(node.elts, scope)
-
-    def ev_Set(self, node: ast.Set, scope: Scope) -> object:
-        return self._elements(node.elts, scope)
-
-    def _elements(self, nodes: list[ast.expr], scope: Scope) -> list[object]:
-        out: list[object] = []
-        for node in nodes:
-            if isinstance(node, ast.Starred):
-                out.extend(itertools.islice(self.world.iterate(self.eval(node.value, scope)), MAX_ITEMS))
-            else:
-                out.append(self.eval(node, scope))
-        return out
-
-    def ev_Dict(self, node: ast.Dict, scope: Scope) -> object:
-        out: dict[object, object] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            result = self.eval(value, scope)
-            if key is None:
-                if isinstance(result, dict):
-                    out.update(result)
-            else:
-                made = self.eval(key, scope)
-                out[made if isinstance(made, PLAIN) else id(made)] = result
-        self.world.saw_dict(scope.path, node, out)
-        return out
-
-    def ev_JoinedStr(self, node: ast.JoinedStr, scope: Scope) -> object:
-        parts = []
-        for part in node.values:
-            if isinstance(part, ast.Constant):
-                parts.append(str(part.value))
-            elif isinstance(part, ast.FormattedValue):
-                value = self.eval(part.value, scope)
-                parts.append(str(value) if isinstance(value, str | int | float) else "0")
-        return "".join(parts)[:MAX_ITEMS]
-
-    def ev_IfExp(self, node: ast.IfExp, scope: Scope) -> object:
-        test = self.eval(node.test, scope)
-        arms = ((node.body.lineno, node.body.lineno), (node.orelse.lineno, node.orelse.lineno))
-        return self.eval(node.body if self.world.truth(test, arms) else node.orelse, scope)
-
-    def ev_BoolOp(self, node: ast.BoolOp, scope: Scope) -> object:
-        wanted = isinstance(node.op, ast.Or)
-        value: object = None
-        for i, part in enumerate(node.values):
-            value = self.eval(part, scope)
-            if i < len(node.values) - 1 and self.world.truth(value, None) == wanted:
-                return value
-        return value
-
-    def ev_UnaryOp(self, node: ast.UnaryOp, scope: Scope) -> object:
-        value = self.eval(node.operand, scope)
-        if isinstance(node.op, ast.Not):
-            return not self.world.truth(value, None)
-        return self.world.unary(node.op, value)
-
-    def ev_BinOp(self, node: ast.BinOp, scope: Scope) -> object:
-        return self.world.binary(node.op, self.eval(node.left, scope), self.eval(node.right, scope))
-
-    def ev_Compare(self, node: ast.Compare, scope: Scope) -> object:
-        left = self.eval(node.left, scope)
-        result: object = True
-        for op, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.eval(right_node, scope)
-            result = self.world.compare(op, left, right)
-            if len(node.ops) > 1 and not self.world.truth(result, None):
-                return False
-            left = right
-        return result
-
-    def ev_NamedExpr(self, node: ast.NamedExpr, scope: Scope) -> object:
-        value = self.eval(node.value, scope)
-        self.assign(node.target, value, scope)
-        return value
-
-    def ev_Lambda(self, node: ast.Lambda, scope: Scope) -> object:
-        return self._plain_function(node, scope, None)
-
-    def ev_ListComp(self, node: ast.ListComp, scope: Scope) -> object:
-        return list(self._comprehend(node.generators, node.elt, scope))
-
-    def ev_GeneratorExp(self, node: ast.GeneratorExp, scope: Scope) -> object:
-        return list(self._comprehend(node.generators, node.elt, scope))
-
-    def ev_SetComp(self, node: ast.SetComp, scope: Scope) -> object:
-        return list(self._comprehend(node.generators, node.elt, scope))
-
-    def ev_DictComp(self, node: ast.DictComp, scope: Scope) -> object:
-        pair = ast.Tuple(elts=[node.key, node.value], ctx=ast.Load())
-        out: dict[object, object] = {}
-        for key, value in self._comprehend(node.generators, pair, scope):
-            out[key if isinstance(key, PLAIN) else id(key)] = value
-        return out
-
-    def _comprehend(self, generators: list[ast.comprehension], element: ast.expr, scope: Scope) -> Iterator[Any]:
-        inner = Scope(scope, scope.path)
-
-        def run(level: int) -> Iterator[object]:
-            if level == len(generators):
-                yield self.eval(element, inner)
-                return
-            generator = generators[level]
-            for item in self.world.iterate(self.eval(generator.iter, inner)):
-                self.budget -= 1
-                if self.budget < 0:
-                    raise BudgetSpent
-                self.assign(generator.target, item, inner)
-                if all(self.world.truth(self.eval(test, inner), None) for test in generator.ifs):
-                    yield from run(level + 1)
-
-        return run(0)
-
-    def ev_Starred(self, node: ast.Starred, scope: Scope) -> object:
-        return self.eval(node.value, scope)
-
-    def ev_Await(self, node: ast.Await, scope: Scope) -> object:
-        return self.eval(node.value, scope)
-
-    def ev_Yield(self, node: ast.Yield, scope: Scope) -> object:
-        value = self.eval(node.value, scope) if node.value is not None else None
-        if not self.yields:
-            raise Unsupported("a yield outside of a loop over its generator")
-        self.world.at_yield(self.managers[-1])
-        return self.yields[-1](value)
-
-    def ev_YieldFrom(self, node: ast.YieldFrom, scope: Scope) -> object:
-        if not self.yields:
-            raise Unsupported("a yield outside of a loop over its generator")
-        for item in self.world.iterate(self.eval(node.value, scope)):
-            self.yields[-1](item)
-        return None
-
-    # ------------------------------------------------------------------ calls
-
-    def ev_Call(self, node: ast.Call, scope: Scope) -> object:
-        if isinstance(node.func, ast.Name) and node.func.id == "super" and scope.find("super") is None:
-            return self._super(node, scope)
-        receiver: object = None
-        function: object = None
-        method = isinstance(node.func, ast.Attribute)
-        if isinstance(node.func, ast.Attribute):
-            receiver = self.eval(node.func.value, scope)
-        else:
-            function = self.eval(node.func, scope)
-        args = self._elements(node.args, scope)
-        keywords: dict[str, object] = {}
-        for keyword in node.keywords:
-            value = self.eval(keyword.value, scope)
-            if keyword.arg is not None:
-                keywords[keyword.arg] = value
-            elif isinstance(value, dict):
-                keywords.update({str(k): v for k, v in value.items()})
-        self.world.path, self.world.line = scope.path, node.lineno
-        try:
-            if method:
-                assert isinstance(node.func, ast.Attribute)
-                return self.call_method(receiver, node.func.attr, args, keywords)
-            return self.call(function, args, keywords)
-        except UserError as error:
-            if error.line == 0:
-                error.path, error.line = scope.path, node.lineno
-            raise
-
-    def _super(self, node: ast.Call, scope: Scope) -> object:
-        owner: Scope | None = scope
-        while owner is not None and "__owner__" not in owner.names:
-            owner = owner.outer
-        if owner is None:
-            return Unknown("super()")
-        cls, receiver = owner.names["__owner__"], owner.names.get("__self__")
-        return Super(cls, receiver) if isinstance(cls, UserClass) else Unknown("super()")
-
-    def call_method(self, receiver: object, name: str, args: list[object], keywords: dict[str, object]) -> object:
-        if isinstance(receiver, Instance):
-            if name in receiver.attrs or receiver.cls.find(name) is not None:
-                return self.call(self.attribute(receiver, name), args, keywords)
-            return self.world.method(receiver, name, args, keywords)
-        if isinstance(receiver, Dotted | ModuleValue | UserClass | Super):
-            return self.call(self.attribute(receiver, name), args, keywords)
-        return self.world.method(receiver, name, args, keywords)
-
-    def call(self, function: object, args: list[object], keywords: dict[str, object]) -> Any:
-        if isinstance(function, Function):
-            return self.call_function(function, args, keywords)
-        if isinstance(function, Bound):
-            return self.call(function.function, [function.receiver, *args], keywords)
-        if isinstance(function, Partial):
-            return self.call(function.function, [*function.args, *args], {**function.keywords, **keywords})
-        if isinstance(function, Wrapped):
-            self.world.enter(function.context)
-            try:
-                return self.call(function.function, args, keywords)
-            finally:
-                self.world.leave(function.context)
-        if isinstance(function, UserClass):
-            return self.instantiate(function, args, keywords)
-        if isinstance(function, tuple) and len(function) == 2 and function[0] in ("staticmethod", "classmethod"):
-            return self.call(function[1], args, keywords)
-        if isinstance(function, Instance):
-            if function.cls.find("__call__") is not None:
-                return self.call(self.attribute(function, "__call__"), args, keywords)
-            if function.cls.find("forward") is not None and function.native is None:
-                return self.call(self.attribute(function, "forward"), args, keywords)
-            return self.world.call(function, args, keywords)
-        if isinstance(function, Native):
-            return function.fn(*args, **keywords)
-        return self.world.call(function, args, keywords)
-
-    def call_function(
-        self, function: Any, args: list[object], keywords: dict[str, object], started: bool = False
-    ) -> object:
-        if isinstance(function, Bound):
-            return self.call_function(function.function, [function.receiver, *args], keywords, started)
-        if isinstance(function, Wrapped):
-            self.world.enter(function.context)
-            try:
-                return self.call_function(function.function, args, keywords, started)
-            finally:
-                self.world.leave(function.context)
-        if function.generator and not started:
-            return GeneratorCall(function, args, keywords)
-        if self.depth > 40:
-            raise BudgetSpent
-        scope = self._frame(function, args, keywords)
-        node = function.node
-        place = (self.world.path, self.world.line)
-        self.depth += 1
-        try:
-            if isinstance(node, ast.Lambda):
-                return self.eval(node.body, scope)
-            self.block(node.body, scope)
-            return None
-        except _Return as result:
-            return result.value
-        finally:
-            self.depth -= 1
-            self.world.path, self.world.line = place
-
-    def _frame(self, function: Function, args: list[object], keywords: dict[str, object]) -> Scope:
-        scope = Scope(function.scope, function.scope.path)
-        if not isinstance(function.node, ast.Lambda):
-            scope.locals_ = _assigned_names(function.node)
-        spec = function.node.args
-        positional = [*spec.posonlyargs, *spec.args]
-        if function.owner is not None and positional:
-            scope.names["__owner__"] = function.owner
-            scope.names["__self__"] = args[0] if args else None
-        rest = dict(keywords)
-        for i, arg in enumerate(positional):
-            if i < len(args):
-                scope.names[arg.arg] = args[i]
-            elif arg.arg in rest:
-                scope.names[arg.arg] = rest.pop(arg.arg)
-            else:
-                at = i - (len(positional) - len(function.defaults))
-                scope.names[arg.arg] = function.defaults[at] if at >= 0 else Unknown(arg.arg)
-            rest.pop(arg.arg, None)
-        for arg, default in zip(spec.kwonlyargs, function.kw_defaults, strict=True):
-            scope.names[arg.arg] = rest.pop(arg.arg, default)
-        if spec.vararg is not None:
-            scope.names[spec.vararg.arg] = tuple(args[len(positional) :])
-        if spec.kwarg is not None:
-            scope.names[spec.kwarg.arg] = rest
-        return scope
-
-    def instantiate(self, cls: UserClass, args: list[object], keywords: dict[str, object]) -> Instance:
-        instance = Instance(cls)
-        init = cls.find("__init__")
-        if isinstance(init, Function):
-            self.call_function(init, [instance, *args], keywords)
-        elif cls.fields is not None:
-            for i, name in enumerate(cls.fields):
-                if i < len(args):
-                    instance.attrs[name] = args[i]
-                elif name in keywords:
-                    instance.attrs[name] = keywords[name]
-                else:
-                    instance.attrs[name] = cls.find(name) if cls.find(name) is not None else Unknown(name)
-            after = cls.find("__post_init__")
-            if isinstance(after, Function):
-                self.call_function(after, [instance], {})
-        else:
-            self.world.construct(cls, instance, args, keywords)
-        return instance
-
-    # ------------------------------------------------------------- attributes
-
-    def attribute(self, value: object, name: str) -> Any:
-        if name.startswith("__") and name not in HARMLESS_DUNDERS:
-            return Unknown(name)
-        if isinstance(value, Instance):
-            if name in value.attrs:
-                return value.attrs[name]
-            found = value.cls.find(name)
-            if isinstance(found, Property):
-                return self.call(found.function, [value], {})
-            if isinstance(found, Function | Wrapped):
-                return Bound(found, value)
-            if isinstance(found, tuple) and len(found) == 2 and found[0] in ("staticmethod", "classmethod"):
-                return found[1] if found[0] == "staticmethod" else Bound(found[1], value.cls)
-            if found is not None:
-                return found
-            return self.world.attribute(value, name)
-        if isinstance(value, UserClass):
-            found = value.find(name)
-            if isinstance(found, tuple) and len(found) == 2 and found[0] in ("staticmethod", "classmethod"):
-                return found[1] if found[0] == "staticmethod" else Bound(found[1], value)
-            return found if found is not None else self.world.attribute(value, name)
-        if isinstance(value, Super):
-            for base in value.cls.bases:
-                if isinstance(base, UserClass):
-                    found = base.find(name)
-                    if isinstance(found, Function | Wrapped):
-                        return Bound(found, value.receiver)
-            return self.world.attribute(value, name)
-        if isinstance(value, ModuleValue):
-            return value.scope.names.get(name, Unknown(f"{value.name}.{name}"))
-        return self.world.attribute(value, name)
-
-    def set_attribute(self, value: object, name: str, new: object) -> None:
-        if isinstance(value, Instance):
-            value.attrs[name] = new
-            self.world.set_attribute(value, name, new)
-        elif isinstance(value, UserClass):
-            value.namespace[name] = new
-        else:
-            self.world.set_attribute(value, name, new)
 
 
 def _as_load(node: ast.expr) -> ast.expr:

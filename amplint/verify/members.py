@@ -1,4 +1,4 @@
-"""Calls, methods and attributes of stand-ins and of unknown objects."""
+"""Methods and attributes of stand-ins and of unknown objects."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amplint.verify.callables import Callables
 from amplint.verify.guesses import (
     ERRORS,
     INTEGER,
@@ -16,38 +17,27 @@ from amplint.verify.guesses import (
     MODEL,
     MODEL_METHODS,
     OPTIMIZER,
-    PASS_THROUGH,
     SCALER,
     SCALER_METHODS,
     SCHEDULER,
     TENSOR_DENIED,
-    TRANSFORM,
 )
-from amplint.verify.machine import (
-    CONTAINERS,
-    MAX_ITEMS,
-    PLAIN,
+from amplint.verify.objects import (
     Bound,
     BudgetSpent,
     Dotted,
     EnoughSeen,
     Function,
     Instance,
-    ModuleValue,
     Native,
     Partial,
-    Property,
     Super,
     Unknown,
-    Unsupported,
     UserClass,
     UserError,
     Wrapped,
-    container_method,
 )
-from amplint.verify.operations import (
-    Operations,
-)
+from amplint.verify.plain import CONTAINERS, MAX_ITEMS, PLAIN, Unsupported, container_method
 from amplint.verify.props import (
     Loader,
     Namespace,
@@ -63,152 +53,12 @@ from amplint.verify.standins import (
     Scaler,
     Scheduler,
     State,
-    mixture,
     raised_by_amp,
 )
 
 
-class Members(Operations):
-    """Calls, methods and attributes."""
-
-    # ---------------------------------------------------------- construction
-
-    def construct(self, cls: UserClass, instance: Instance, args: list[object], keywords: dict[str, object]) -> None:
-        base = cls.library_base() or ""
-        if base.startswith("torch.optim"):
-            given = args[0] if args else keywords.get("params")
-            made = self.optimizer(cls.name, given, keywords)
-            step = instance.cls.find("step")
-            if isinstance(step, Function):
-                bound = Bound(step, instance)
-                made.user_step = lambda *rest: self.machine.call(bound, list(rest), {})
-            instance.native = made
-        elif base.endswith("GradScaler"):
-            instance.native = self.scaler(cls.name, self._scaler_settings(base, args, keywords))
-
-    def _scaler_settings(self, name: str, args: list[object], keywords: dict[str, object]) -> dict[str, object]:
-        names = ["device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"]
-        if ".cuda.amp" in name or ".cpu.amp" in name:
-            names = names[1:]
-        settings = dict(zip(names, args, strict=False))
-        settings.update(keywords)
-        return settings
-
-    def make_scaler(self, name: str, args: list[object], keywords: dict[str, object]) -> Scaler:
-        settings = self._scaler_settings(name, args, keywords)
-        if not any(isinstance(v, Unknown) for v in settings.values()):
-            real: Any = torch.cuda.amp.GradScaler if ".cuda.amp" in name else torch.amp.GradScaler
-            probe = self.guarded(lambda: real(*args, **keywords))
-            self.ledger.note(
-                "constructed",
-                device=str(getattr(probe, "_device", "")),
-                scale=settings.get("init_scale", 65536.0),
-                args=[a for a in args if isinstance(a, PLAIN)],
-            )
-        label = f"scaler in line {self.line}"
-        return self.scaler(label, {**settings, "constructed": True})
-
-    def make_region(self, name: str, args: list[object], keywords: dict[str, object]) -> Region:
-        legacy = ".cuda.amp" in name or ".cpu.amp" in name
-        names = (
-            ["enabled", "dtype", "cache_enabled"] if legacy else ["device_type", "dtype", "enabled", "cache_enabled"]
-        )
-        settings = dict(zip(names, args, strict=False))
-        settings.update(keywords)
-        device: object = ("cpu" if ".cpu.amp" in name else "cuda") if legacy else settings.get("device_type", "cuda")
-        dtype = settings.get("dtype")
-        if not legacy and isinstance(device, (*PLAIN, torch.device)) and not isinstance(dtype, Unknown):
-            probe_settings = {k: v for k, v in settings.items() if not isinstance(v, Unknown)}
-            if isinstance(dtype, bool):
-                raise UserError(
-                    TypeError("the dtype of an autocast region must be a torch.dtype, not bool"), self.path, 0, True
-                )
-            real: Any = torch.amp.autocast
-            self.guarded(lambda: real(**probe_settings))
-        text = device if isinstance(device, str) else "cuda"
-        enabled = settings.get("enabled", True)
-        cache = settings.get("cache_enabled")
-        self.unentered.append((self.path, self.line))
-        return Region(
-            self.ledger,
-            "cpu" if text.startswith("cpu") else "cuda",
-            dtype if isinstance(dtype, torch.dtype) else None,
-            self.truth(enabled, None),
-            cache if isinstance(cache, bool) else None,
-        )
-
-    # --------------------------------------------------------------- calling
-
-    def call(self, function: object, args: list[object], keywords: dict[str, object]) -> object:
-        if isinstance(function, Dotted):
-            return self.call_library(function.name, args, keywords)
-        if isinstance(function, Region):
-            return Wrapped(args[0], function) if args else function
-        if isinstance(function, torch.no_grad | torch.enable_grad | torch.inference_mode | torch.set_grad_enabled):
-            return Wrapped(args[0], function) if args else function
-        if isinstance(function, Unknown):
-            return self.call_unknown(function, args, keywords)
-        if isinstance(function, Instance):
-            native = self.native(function)
-            forward = function.cls.find("forward")
-            if isinstance(native, nn.Module):
-                if isinstance(forward, Function | Wrapped) and self.plan.interesting(function.cls):
-                    return self.machine.call(Bound(forward, function), args, keywords)
-                return self.call_model(native, args, keywords)
-            if forward is not None:
-                return self.machine.call(Bound(forward, function), args, keywords)
-            return self.mixed(function.cls.name, args, keywords)
-        if isinstance(function, Model):
-            return self.call_model(function, args, keywords)
-        if isinstance(function, nn.Module):
-            return self.tensor_operation("module", function, args)
-        if isinstance(function, torch.dtype):
-            return Unknown("dtype()")
-        if isinstance(function, Property | Super | ModuleValue):
-            return Unknown("result")
-        if function is None or isinstance(function, (PLAIN, CONTAINERS)):
-            raise self.fail(TypeError(f"'{type(function).__name__}' object is not callable"))
-        if isinstance(function, Optimizer | Scaler | Scheduler | Tensor):
-            raise self.fail(TypeError(f"'{type(function).__name__}' object is not callable"))
-        raise Unsupported(f"a call of {type(function).__name__}")
-
-    def call_model(self, model: nn.Module, args: list[object], keywords: dict[str, object]) -> Any:
-        inputs = self._tensors([*args, *(v for v in keywords.values())])
-        self.see_halves(list(inputs))
-        return self.guarded(lambda: model(*inputs))
-
-    def call_unknown(self, unknown: Unknown, args: list[object], keywords: dict[str, object]) -> object:
-        bound = unknown.bound or self.roles.get(unknown.label)
-        if isinstance(bound, Model):
-            return self.call_model(bound, args, keywords)
-        values = [*args, *keywords.values()]
-        self.observe(values)
-        name = unknown.name
-        for value in values:
-            actual = self.actual(value) if not isinstance(value, Unknown) or value.bound is not None else value
-            if isinstance(actual, Scaler | Optimizer | DuckOptimizer):
-                self.outside.append(unknown.label)
-                self.assume(f"{unknown.label}() leaves the scaler and the optimizer alone")
-        if PASS_THROUGH.search(name) and args:
-            return args[0] if len(args) == 1 or not all(isinstance(a, Unknown) for a in args) else tuple(args)
-        tensors = self._tensors(values)
-        loss_like = bool(LOSS.search(name))
-        if MODEL.search(name) and not loss_like and name != "model_fn":
-            return self.call_model(self.bind(unknown, "model"), args, keywords)
-        if tensors:
-            grads = any(t.requires_grad for t in tensors)
-            if not grads and not loss_like and (self.plan.used_as_model(name) or _may_be_network(unknown.label)):
-                return self.call_model(self.bind(unknown, "model"), args, keywords)
-            if loss_like and len(tensors) >= 2 and tensors[0].shape == tensors[1].shape:
-                return self._checked(name, nn.functional.mse_loss(tensors[0].float(), tensors[1].float()), [], {})
-            return mixture(name, tensors, scalar=loss_like)
-        if loss_like:
-            return Unknown(f"{unknown.label}()", self.ledger.backwards, data=True)
-        if re.search(r"build|make|create|get|init", name) and (
-            MODEL.search(name) or OPTIMIZER.search(name) or SCALER.search(name)
-        ):
-            return Unknown(re.sub(r"^_?(build|make|create|get|init)_?", "", name) or name)
-        return Unknown(f"{unknown.label}()", self.ledger.backwards)
+class Members(Callables):
+    """Methods and attributes."""
 
     def method(self, value: object, name: str, args: list[object], keywords: dict[str, object]) -> object:
         if name.startswith("__") and name not in ("__init__", "__call__", "__enter__", "__exit__", "__len__"):
@@ -743,9 +593,3 @@ class Members(Operations):
                 self.guarded(lambda: setattr(value, name, actual))
             return
         return
-
-
-def _may_be_network(label: str) -> bool:
-    """A callable that is a name or an attribute of `self`, and is not named after something else."""
-    name = label.removeprefix("self.")
-    return "." not in name and not TRANSFORM.search(name)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amplint.verify import device
 from amplint.verify.guesses import (
     ERRORS,
     INTEGER,
@@ -24,22 +25,24 @@ from amplint.verify.guesses import (
     SEQUENCE_OF_HOOKS,
     symbol,
 )
-from amplint.verify.machine import (
-    BINARY,
-    COMPARE,
-    CONTAINERS,
-    MAX_ITEMS,
-    PLAIN,
-    UNARY,
+from amplint.verify.objects import (
     BudgetSpent,
     Dotted,
     EnoughSeen,
     GeneratorCall,
     Instance,
     Unknown,
-    Unsupported,
     UserClass,
     UserError,
+)
+from amplint.verify.plain import (
+    BINARY,
+    COMPARE,
+    CONTAINERS,
+    MAX_ITEMS,
+    PLAIN,
+    UNARY,
+    Unsupported,
     bounded_binary,
 )
 from amplint.verify.props import (
@@ -288,7 +291,7 @@ class Operations(Surroundings):
         if not all(isinstance(t, Tensor) for t in tensors):
             raise Unsupported("a backward of something that is no tensor")
         before = {id(p): p.grad for p in self._all_parameters()}
-        on = torch.is_autocast_enabled("cpu")
+        on = device.autocast_enabled()
         ledger.note("backward", autocast=on)
         ledger.backwards += 1
         self.losses.append(float(tensors[0].detach().float().sum()))
@@ -299,7 +302,7 @@ class Operations(Surroundings):
             torch.autograd.backward(tensors, retain_graph=True, create_graph=create)
 
         if self.run.backward_outside:
-            with torch.autocast("cpu", enabled=False):
+            with torch.autocast(device.kind(), enabled=False):
                 self.guarded(go)
         else:
             self.guarded(go)

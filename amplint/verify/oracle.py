@@ -50,6 +50,8 @@ class Judgement:
     events: list[str] = field(default_factory=list)
     way: str = ""
     fix_verified: bool | None = None
+    #: whether the verdict rests on a comparison of gradients, which any fault of the program may spoil
+    general: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)
@@ -311,38 +313,67 @@ def by_gradients(
     for run in runs:
         figure = compare_with_reference(case, run)
         if figure is not None:
-            return Judgement("confirmed", figure, run.name)
+            return Judgement("confirmed", figure, run.name, general=True)
     for run in conditions:
         figure = compare_with_reference(case, run)
         if figure is not None:
-            return Judgement("conditional", figure, run.name)
+            return Judgement("conditional", figure, run.name, general=True)
     return None
 
 
 # -------------------------------------------------------------------- verdict
 
 
-def judge(replay: Replay, known: list[Case] | None = None, fixed: Replay | None = None) -> Judgement:
+def judge(replay: Replay, known: list[Case] | None = None) -> Judgement:
     """Execute a replay in all the set-ups its rule asks for, and say what was seen.
 
-    `known` holds the cases of findings judged before; one that leads to this line as well serves again.
-    `fixed` is the same program with the finding's repair applied: it must not show the fault any more.
+    `known` holds the cases of findings judged before; one that leads to this line as well serves again. Where
+    the program has other faults, a wrong gradient counts as far as it is still wrong without them. Where the
+    finding has a repair, the repaired program must not show the fault any more.
     """
     begin = time.perf_counter()
+    case = _case(replay, known)
+    result = _judged(case)
+    found = result.status in ("confirmed", "conditional")
+    several = found and result.general and bool(replay.others)
+    if several:
+        case, result = _credited(case, result)
+    result.assumptions = [*result.assumptions, *case.assumptions()][:12]
+    result.events = trail(case)
+    result.way = case.way()
+    if case.replay.fixed is not None and result.status in ("confirmed", "conditional"):
+        result.fix_verified = repaired(case, case.replay.fixed)
+        if several and case.replay is replay and not result.fix_verified:
+            # what is left after the repair may be the other faults' doing
+            result.fix_verified = None
+    result.seconds = round(time.perf_counter() - begin, 4)
+    return result
+
+
+def _case(replay: Replay, known: list[Case] | None = None) -> Case:
     case = next((c for c in known or [] if c.adopt(replay)), None)
     if case is None:
         case = Case(replay)
         case.find_way()
         if known is not None:
             known.append(case)
-    result = _judged(case)
-    result.assumptions = [*result.assumptions, *case.assumptions()][:12]
-    result.events = trail(case)
-    result.way = case.way()
-    if fixed is not None and result.status in ("confirmed", "conditional"):
-        result.fix_verified = repaired(case, fixed)
-    result.seconds = round(time.perf_counter() - begin, 4)
-    return result
+    return case
+
+
+def _credited(case: Case, result: Judgement) -> tuple[Case, Judgement]:
+    """What is left of a verdict on gradients when the other faults of the program are taken away.
+
+    Where nothing can be said of that program (it does not train any more), the verdict stays, and says so.
+    """
+    others = " and ".join(case.replay.others)
+    if case.replay.alone is not None:
+        apart = _case(case.replay.alone)
+        single = _judged(apart)
+        if single.status in ("confirmed", "conditional"):
+            return apart, replace(single, assumptions=[f"without {others}"])
+        if single.status == "refuted":
+            return case, Judgement("inconclusive", reason=f"no difference is left without {others}")
+    return case, replace(result, assumptions=[f"{others} may have a part in it"])
 
 
 def _judged(case: Case) -> Judgement:

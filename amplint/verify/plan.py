@@ -12,10 +12,7 @@ from amplint.verify.guesses import (
     affinity,
     constructed,
 )
-from amplint.verify.machine import (
-    Unknown,
-    UserClass,
-)
+from amplint.verify.objects import Unknown, UserClass
 
 if TYPE_CHECKING:
     from amplint.verify.surroundings import Surroundings

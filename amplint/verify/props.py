@@ -9,10 +9,7 @@ from amplint.verify.guesses import (
     AMP_FLAG,
     OFF,
 )
-from amplint.verify.machine import (
-    Instance,
-    Unknown,
-)
+from amplint.verify.objects import Instance, Unknown
 from amplint.verify.standins import (
     Optimizer,
     Scaler,

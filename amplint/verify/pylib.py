@@ -16,10 +16,7 @@ from torch import Tensor, nn
 from amplint.verify.guesses import (
     ERRORS,
 )
-from amplint.verify.machine import (
-    CONTAINERS,
-    MAX_ITEMS,
-    PLAIN,
+from amplint.verify.objects import (
     Bound,
     Dotted,
     Function,
@@ -30,6 +27,7 @@ from amplint.verify.machine import (
     UserClass,
     Wrapped,
 )
+from amplint.verify.plain import CONTAINERS, MAX_ITEMS, PLAIN
 from amplint.verify.props import (
     Loader,
     Namespace,

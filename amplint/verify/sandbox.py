@@ -106,17 +106,21 @@ def environment(folder: str) -> dict[str, str]:
         "TEMP": folder,
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "CUDA_CACHE_DISABLE": "1",
     }
 
 
-def warm_up() -> None:
-    """Let torch do once what it puts off: it probes for a temporary folder and imports on the first step."""
+def warm_up(device: str) -> None:
+    """Let torch do once what it puts off: it probes for a temporary folder and imports on the first step.
+
+    Raises RuntimeError where the device does not work.
+    """
     import torch
 
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu")
-    with torch.autocast("cpu", dtype=torch.float16):
+    scaler = torch.amp.GradScaler(device)
+    with torch.autocast(device, dtype=torch.float16):
         loss = layer(torch.ones(2, 2)).float().mean()
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
@@ -128,8 +132,11 @@ def warm_up() -> None:
     bce_message()
 
 
-def confine(level: str) -> list[str]:
-    """Put up the walls of a level, from inside the worker; the names of those that stand."""
+def confine(level: str, device: str = "cpu") -> list[str]:
+    """Put up the walls of a level, from inside the worker; the names of those that stand.
+
+    A CUDA driver reserves far more addresses than there is memory: the limit on them is for the CPU alone.
+    """
     kept: list[str] = []
     if level == "none":
         return kept
@@ -137,7 +144,7 @@ def confine(level: str) -> list[str]:
         kept.append("namespaces")
         if _read_only():
             kept.append("read-only files")
-    if _lower_limits():
+    if _lower_limits({} if device != "cpu" else {"RLIMIT_AS": MEMORY}):
         kept.append("limits")
     sys.addaudithook(_audit)
     kept.append("audit hook")
@@ -160,12 +167,12 @@ def _read_only() -> bool:
     return done
 
 
-def _lower_limits() -> bool:
+def _lower_limits(more: dict[str, int]) -> bool:
     try:
         import resource
     except ImportError:
         return False
-    wanted = {"RLIMIT_AS": MEMORY, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}
+    wanted = {**more, "RLIMIT_FSIZE": 0, "RLIMIT_CORE": 0}
     for name, value in wanted.items():
         which = getattr(resource, name, None)
         if which is None:

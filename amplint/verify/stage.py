@@ -10,21 +10,22 @@ from typing import Any
 
 import torch
 
+from amplint.verify import device
 from amplint.verify.guesses import AMP_FLAG, INTEGER, LIMIT, MODEL, OFF, SCALER
-from amplint.verify.machine import (
+from amplint.verify.machine import Machine
+from amplint.verify.objects import (
     BudgetSpent,
     EnoughSeen,
     Function,
     GeneratorCall,
     Instance,
-    Machine,
     Scope,
     Unknown,
-    Unsupported,
     UserClass,
     UserError,
     Wrapped,
 )
+from amplint.verify.plain import Unsupported
 from amplint.verify.plan import Plan
 from amplint.verify.replay import GRADIENT_EVENT, Driver, Replay
 from amplint.verify.standins import Ledger, Run
@@ -145,7 +146,6 @@ class Stage:
         world.machine = machine
         outcome = Outcome(run, ledger, world)
         torch.manual_seed(0)
-        depth = 0
         try:
             with torch.enable_grad():
                 _Drive(world, machine, setting, self.replay.rule).start()
@@ -169,11 +169,7 @@ class Stage:
             AssertionError,
         ) as error:
             outcome.broke = f"the replay broke: {type(error).__name__}: {error}"[:200]
-        outcome.left_on = torch.is_autocast_enabled("cpu")
-        while torch.is_autocast_enabled("cpu") and depth < 50:
-            torch.set_autocast_enabled("cpu", False)
-            depth += 1
-        torch.clear_autocast_cache()
+        outcome.left_on = device.leave_autocast()
         outcome.reached = any(
             (path, line) in world.executed
             for path, first, last in self.replay.flagged

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amplint.verify import device
+
 SIZE = 4
 
 
@@ -133,13 +135,14 @@ class Ledger:
 def seeded(label: str, *numbers: int) -> torch.Generator:
     """A generator that depends on the name and the numbers alone."""
     digest = hashlib.sha256(repr((label, numbers)).encode()).digest()
-    generator = torch.Generator()
+    generator = torch.Generator("cpu")
     generator.manual_seed(int.from_bytes(digest[:7], "big"))
     return generator
 
 
 def noise(label: str, *numbers: int, shape: tuple[int, ...] = (SIZE, SIZE)) -> Tensor:
-    return torch.randn(shape, generator=seeded(label, *numbers), dtype=torch.float32)
+    made = torch.randn(shape, generator=seeded(label, *numbers), dtype=torch.float32, device="cpu")
+    return device.placed(made)
 
 
 def fitted(tensor: Tensor) -> Tensor:
@@ -165,7 +168,7 @@ def mixture(label: str, tensors: Iterable[Tensor], scalar: bool = False) -> Tens
 
 def applied(layer: Any, x: Tensor) -> Tensor:
     """A linear layer on an input of any dtype; its weight's dtype decides outside of autocast."""
-    if torch.is_autocast_enabled("cpu"):
+    if device.autocast_enabled():
         return layer(x)  # type: ignore[no-any-return]
     dtype = layer.weight.dtype
     return nn.functional.linear(x.to(dtype), layer.weight, layer.bias.to(dtype))
@@ -219,7 +222,7 @@ class Model(nn.Module):
             x = noise(self.label, self.ledger.backwards)
         for i, layer in enumerate(self.layers):
             if i == 1 and self.ledger.run.island:
-                with torch.autocast("cpu", enabled=False):
+                with torch.autocast(device.kind(), enabled=False):
                     x = torch.tanh(applied(layer, x.float()))
             elif i + 1 < len(self.layers):
                 x = torch.tanh(applied(layer, x))
@@ -366,10 +369,10 @@ class State(dict[str, Any]):
 
 
 class Scaler(torch.amp.GradScaler):
-    """The real scaler, on the CPU, with a record of what is asked of it."""
+    """The real scaler, on the replay's device, with a record of what is asked of it."""
 
     def __init__(self, label: str, ledger: Ledger, **settings: Any) -> None:
-        super().__init__("cpu", **settings)
+        super().__init__(device.kind(), **settings)
         self.label = label
         self.ledger = ledger
         self.place = (ledger.path, ledger.line)
@@ -438,19 +441,19 @@ class DuckOptimizer:
 
 
 class Region:
-    """An autocast context. `enabled`, `dtype` and the cache are as the program says.
+    """An autocast context. `enabled`, `dtype` and the cache are as the program says; `written` is its device there.
 
     The object keeps one real context, which is entered again whenever the program enters it again, so
     a region that is entered inside itself misbehaves just as the real one does.
     """
 
     def __init__(
-        self, ledger: Ledger, device: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None
+        self, ledger: Ledger, written: str, dtype: torch.dtype | None, enabled: bool, cache: bool | None
     ) -> None:
         self.ledger = ledger
-        self.device = device
+        self.written = written
         self.enabled = enabled
-        self.dtype = dtype or (torch.bfloat16 if device == "cpu" else torch.float16)
+        self.dtype = dtype or (torch.bfloat16 if written == "cpu" else torch.float16)
         self.cache = cache
         self.place = (ledger.path, ledger.line)
         dtype = ledger.run.dtype or self.dtype
@@ -459,7 +462,7 @@ class Region:
         keywords: dict[str, Any] = {"cache_enabled": cache} if cache is not None else {}
         if ledger.run.no_cache:
             keywords["cache_enabled"] = False
-        self.real = torch.autocast("cpu", dtype=dtype, enabled=enabled and ledger.run.autocast, **keywords)
+        self.real = torch.autocast(device.kind(), dtype=dtype, enabled=enabled and ledger.run.autocast, **keywords)
 
     def __enter__(self) -> Region:
         self.ledger.note("region", enabled=self.enabled, dtype=str(self.dtype), place=self.place)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amplint.verify import device
 from amplint.verify.guesses import (
     AMP_FLAG,
     BUILTINS,
@@ -23,24 +24,22 @@ from amplint.verify.guesses import (
     OFF,
     ON,
 )
-from amplint.verify.machine import (
-    CONTAINERS,
-    PLAIN,
+from amplint.verify.machine import Machine
+from amplint.verify.objects import (
     Bound,
     BudgetSpent,
     Dotted,
     EnoughSeen,
     Function,
     Instance,
-    Machine,
     Native,
     Partial,
     Unknown,
-    Unsupported,
     UserClass,
     UserError,
     Wrapped,
 )
+from amplint.verify.plain import CONTAINERS, PLAIN, Unsupported
 from amplint.verify.plan import (
     Plan,
 )
@@ -124,12 +123,12 @@ class Surroundings:
         for line in range(node.lineno, last + 1):
             self.executed.add((path, line))
 
-        if self.run.autocast and not self.regions and torch.is_autocast_enabled("cpu"):
+        if self.run.autocast and not self.regions and device.autocast_enabled():
             self.leaks.append((path, node.lineno))
 
     def at_yield(self, manager: bool) -> None:
         """A generator hands a value out: with a region open, its consumer runs under autocast."""
-        if self.run.autocast and not manager and torch.is_autocast_enabled("cpu"):
+        if self.run.autocast and not manager and device.autocast_enabled():
             self.leaks.append((self.path, self.line))
 
     def see_halves(self, values: list[object]) -> None:

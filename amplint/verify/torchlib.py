@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amplint.verify import device
 from amplint.verify.guesses import (
     FUNCTIONAL_DENIED,
     REDUCING,
@@ -16,20 +17,20 @@ from amplint.verify.guesses import (
     product,
     snake,
 )
-from amplint.verify.machine import (
+from amplint.verify.members import (
+    Members,
+)
+from amplint.verify.objects import (
     BudgetSpent,
     Dotted,
     EnoughSeen,
     Function,
     Native,
     Unknown,
-    Unsupported,
     UserError,
     Wrapped,
 )
-from amplint.verify.members import (
-    Members,
-)
+from amplint.verify.plain import Unsupported
 from amplint.verify.props import (
     Loader,
     kinds_in,
@@ -212,7 +213,7 @@ class TorchLibrary(Members):
             last == "binary_cross_entropy"
             and self.regions
             and self.regions[-1].enabled
-            and self.regions[-1].device == "cuda"
+            and self.regions[-1].written == "cuda"
         ):
             self.ledger.note("bce")
         for value in [*values, *named.values()]:
@@ -299,7 +300,7 @@ class TorchLibrary(Members):
         total = sum((o.float().sum() for o in outs if isinstance(o, Tensor)), torch.zeros(()))
         create = self.truth(keywords.get("create_graph", False), None)
         if not create:
-            self.ledger.note("grad", autocast=torch.is_autocast_enabled("cpu"))
+            self.ledger.note("grad", autocast=device.autocast_enabled())
         targets = [i for i in ins if isinstance(i, Tensor)]
         if not total.requires_grad or not targets or not all(t.requires_grad for t in targets):
             raise Unsupported("a gradient with respect to something without a graph")

@@ -1,8 +1,9 @@
 """The child process: torch is imported here, once; replays come in as JSON lines, judgements go out.
 
-    python -I worker.py ROOT LEVEL
+    python -I worker.py ROOT LEVEL DEVICE
 
-ROOT is the folder that holds the package, LEVEL what `sandbox` has to put up before the first replay.
+ROOT is the folder that holds the package, LEVEL what `sandbox` has to put up before the first replay, DEVICE
+where replays run ("auto", "cpu", "cuda", "cuda:N").
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ def answer(request: dict[str, Any], cases: list[Any]) -> dict[str, Any]:
             signal.signal(signal.SIGALRM, _ring)
             timer(signal.ITIMER_REAL, limit)
         try:
-            fixed = Replay.from_dict(request["fixed"]) if request.get("fixed") else None
-            result = judge(Replay.from_dict(request["replay"]), cases, fixed)
+            result = judge(Replay.from_dict(request["replay"]), cases)
         finally:
             if timer is not None:
                 timer(signal.ITIMER_REAL, 0)
@@ -54,27 +54,43 @@ def answer(request: dict[str, Any], cases: list[Any]) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    root, level = argv[1], argv[2]
+    root, level, wanted = argv[1:4]
     sys.path.insert(0, root)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    os.dup2(nowhere.fileno(), 1)
+    sys.stdout = sys.stderr = nowhere
+
+    def say(line: dict[str, Any]) -> None:
+        replies.write(json.dumps(line) + "\n")
+        replies.flush()
+
     from amplint.verify import sandbox
 
     try:
         import torch
 
-        from amplint.verify import comparisons, oracle, standins
+        from amplint.verify import comparisons, device, oracle, standins
     except ImportError as error:
-        replies.write(json.dumps({"hello": False, "reason": f"torch cannot be imported: {error}"}) + "\n")
-        replies.flush()
+        say({"hello": False, "reason": f"torch cannot be imported: {error}"})
         return 0
     standins.silence()
     torch.set_num_threads(1)
-    sandbox.warm_up()
-    kept = sandbox.confine(level)
-    hello = {"hello": True, "torch": torch.__version__.split("+")[0], "kept": kept, "rules": len(comparisons.OWN)}
-    replies.write(json.dumps(hello) + "\n")
-    replies.flush()
+    try:
+        where = device.choose(wanted)
+        sandbox.warm_up(device.kind())
+    except device.NoDevice as error:
+        say({"hello": False, "lost_device": True, "reason": str(error)})
+        return 0
+    except RuntimeError as error:
+        say({"hello": False, "lost_device": True, "reason": f"the device does not work: {error}".split("\n")[0][:200]})
+        return 0
+    kept = sandbox.confine(level, device.kind())
+    version = torch.__version__.split("+")[0]
+    # a driver that is there and does not answer: it may outside of these walls
+    lost = wanted == "auto" and where == "cpu" and bool(torch.version.cuda) and os.path.exists("/dev/nvidiactl")
+    hello = {"hello": True, "torch": version, "device": where, "lost_device": lost, "kept": kept}
+    say({**hello, "rules": len(comparisons.OWN)})
     cases: list[oracle.Case] = []
     group: object = None
     for line in sys.stdin:
@@ -82,8 +98,7 @@ def main(argv: list[str]) -> int:
         if request.get("group") != group:
             group = request.get("group")
             cases.clear()
-        replies.write(json.dumps(answer(request, cases)) + "\n")
-        replies.flush()
+        say(answer(request, cases))
     return 0
 
 
