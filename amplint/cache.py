@@ -55,8 +55,8 @@ class ObservedProject(Project):
         self._asked: dict[str, dict[Question, Answer]] = {}
         self._digests: dict[str, str] = {}
 
-    def _candidates(self, importer: Path, dotted: str, level: int) -> Iterator[Path]:
-        found = list(super()._candidates(importer, dotted, level))
+    def candidates(self, importer: Path, dotted: str, level: int) -> Iterator[Path]:
+        found = list(super().candidates(importer, dotted, level))
         question = Question(str(importer), dotted, level)
         known = self._asked.setdefault(str(importer.resolve()), {})
         if question not in known:
@@ -84,7 +84,7 @@ class ObservedProject(Project):
     def answers(self, questions: Iterable[Question], digests: dict[str, str]) -> dict[Question, Answer]:
         """The answers that a new analysis would get now. `digests` holds the hashes of files that were read already."""
         return {
-            question: _answer(super(ObservedProject, self)._candidates(Path(question.importer), *question[1:]), digests)
+            question: _answer(super(ObservedProject, self).candidates(Path(question.importer), *question[1:]), digests)
             for question in questions
         }
 

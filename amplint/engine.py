@@ -15,14 +15,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from amplint import registry, suppress
 from amplint.config import Configuration, Settings
-from amplint.files import SourceFile, Unreadable, discover
+from amplint.files import SourceFile, Unreadable, discover, display_path
 from amplint.finding import Confidence, Finding, Place, Step, fingerprint
 from amplint.screen import Screen
 from amplint.source import SourceError, SourceModule, deep_recursion
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from amplint.cache import Answer, Cache, ObservedProject, Question
+    from amplint.neighbours import Neighbours
     from amplint.project import Project
     from amplint.rule import Fault, Rule
 
@@ -41,6 +42,8 @@ UNREADABLE = "AMP902"
 OWN_RULES = frozenset({suppress.UNUSED, UNREADABLE})
 #: below these, starting processes costs more than it saves
 MIN_PARALLEL_FILES, MIN_PARALLEL_BYTES = 4, 200_000
+#: in a project of more files than this, nobody looks for a file's callers
+MAX_NEIGHBOURS = 6_000
 #: a tree of more levels than this is beyond what recursive analyses are asked to manage
 DEEP_TREE = 400
 
@@ -147,10 +150,12 @@ class _Job:
 
 @dataclass(slots=True)
 class _Raw:
-    """A finding before it is known what else was found; `text` is the statement's source."""
+    """A finding before it is known what else was found; `text` is the statement's source, `origin` the file from
+    which execution came there."""
 
     finding: Finding
     text: str
+    origin: Path | None = None
 
 
 @dataclass(slots=True)
@@ -182,14 +187,21 @@ class _Plan:
     def codes(self) -> frozenset[str]:
         return self.governing.codes
 
+    @property
+    def root(self) -> Path:
+        """The root of the project that the file belongs to."""
+        return _project(self.file.path, self.settings, observed=False).root
+
 
 @dataclass(frozen=True, slots=True)
 class _Governing:
-    """The codes that run on a file, the screen for those among them that analyse it, and the screen that
-    says whether the file must be Python even so."""
+    """The codes that run on a file, the screen for those among them that analyse it, the screen for those that may
+    find the rest of their needles in the files it imports, and the screen that says whether the file must be Python
+    even so."""
 
     codes: frozenset[str]
     screen: Screen
+    near: Screen
     parsing: Screen
 
 
@@ -199,7 +211,8 @@ def _governing(settings: Settings, target: str, ignored: frozenset[str]) -> _Gov
     analysing = [rule for rule in rules if rule.code not in OWN_RULES]
     # where no rule is left that needs a tree, unreadable files are still those that some rule would look at
     parsing = [] if analysing else [rule for rule in registry.all_rules() if rule.code not in OWN_RULES]
-    return _Governing(frozenset(rule.code for rule in rules), Screen(analysing), Screen(parsing))
+    near = Screen([rule for rule in analysing if rule.near], Screen.NEAR)
+    return _Governing(frozenset(rule.code for rule in rules), Screen(analysing), near, Screen(parsing))
 
 
 def check(
@@ -228,15 +241,21 @@ def check(
     files, problems = discover(paths, configuration.for_folder, base, top.force_exclude)
     run = Run(top, target_of(_common_folder(paths, base), top.torch), _sources(files, contents), tuple(files))
     caching = caching and not contents
-    plans = [_plan(file, configuration, contents, run, caching) for file in files]
+    around = _Surroundings(configuration, contents, base)
+    plans = [_plan(file, configuration, contents, around, caching) for file in files]
+    run.parsed = sum(plan.job is not None for plan in plans)
+    run.screened_out = sum(plan.job is None and not plan.findings for plan in plans)
 
-    pending = [plan for plan in plans if plan.job is not None]
-    run.parsed = len(pending)
+    callers = [_plan(file, configuration, contents, around, caching) for file in around.callers_of(plans, paths)]
+    pending = [plan for plan in (*plans, *callers) if plan.job is not None]
     raws: list[_Raw] = []
-    for result in _cached(pending, _cache(top, cache_dir) if caching and pending else None, jobs, progress):
+    results = _cached(pending, _cache(top, cache_dir) if caching and pending else None, jobs, progress)
+    for plan, result in zip(pending, results, strict=True):
+        for raw in result.found:
+            raw.origin = plan.file.path
         raws.extend(result.found)
         run.errors.extend(result.errors)
-    _settle(raws, plans, base, run)
+    _settle(raws, plans, around, run)
     _report_folders(problems, top, run)
     _name_own(run, {plan.file.display: plan for plan in plans})
     run.findings.sort(key=lambda finding: finding.sort_key)
@@ -261,8 +280,59 @@ def _sources(files: Iterable[SourceFile], contents: Mapping[Path, bytes]) -> Sou
 # -- deciding what to analyse ----------------------------------------------------------------------------
 
 
+class _Surroundings:
+    """The projects around the files of a run, and who calls whom there."""
+
+    def __init__(self, configuration: Configuration, contents: Mapping[Path, bytes], base: Path) -> None:
+        self._configuration = configuration
+        self._contents = contents
+        self.base = base
+        self._neighbours: dict[Path, Neighbours] = {}
+
+    def of(self, file: Path, settings: Settings) -> Neighbours:
+        """The neighbours in the project of a file."""
+        from amplint.neighbours import Neighbours
+
+        project = _project(file, settings, observed=False)
+        known = self._neighbours.get(project.root)
+        if known is None:
+            files = partial(self._files, project)
+            known = self._neighbours[project.root] = Neighbours(project, files, self._contents)
+        return known
+
+    def _files(self, project: Project) -> list[Path]:
+        """What a run over the whole project would look at; where nothing marks a project, its one folder."""
+        if not project.is_marked:
+            return sorted(project.root.glob("*.py"))
+        found, _ = discover([project.root], self._configuration.for_folder, self.base)
+        return [file.path for file in found] if len(found) <= MAX_NEIGHBOURS else []
+
+    def callers_of(self, plans: Sequence[_Plan], paths: Sequence[Path]) -> list[SourceFile]:
+        """The files outside of the run that call into one of its files: what is wrong there may show only from them."""
+        given = [Path(os.path.abspath(self.base / path)) for path in paths]
+        known = {plan.file.path for plan in plans}
+        found: dict[Path, SourceFile] = {}
+        for plan in plans:
+            if any(plan.root.is_relative_to(path) for path in given):
+                continue
+            for caller in self.of(plan.file.path, plan.settings).callers(plan.file.path):
+                if caller not in known:
+                    found[caller] = SourceFile(caller, display_path(caller, self.base))
+        return [found[path] for path in sorted(found)]
+
+    def is_called_from(self, plan: _Plan, origin: Path | None) -> bool:
+        """Whether what is found in a file counts when execution came from `origin`."""
+        if origin is None or origin == plan.file.path:
+            return True
+        return origin in self.of(plan.file.path, plan.settings).callers(plan.file.path)
+
+
 def _plan(
-    file: SourceFile, configuration: Configuration, contents: Mapping[Path, bytes], run: Run, observed: bool
+    file: SourceFile,
+    configuration: Configuration,
+    contents: Mapping[Path, bytes],
+    around: _Surroundings,
+    observed: bool,
 ) -> _Plan:
     """Read and screen one file; findings about the file itself are entered at once."""
     folder = file.path.parent
@@ -277,13 +347,17 @@ def _plan(
         return plan
     is_notebook = file.display.endswith(".ipynb")
     hits = plan.governing.screen.rules_for(data, is_notebook)
+    half = [rule for rule in plan.governing.near.rules_for(data, is_notebook) if rule not in hits]
+    if half:
+        neighbours = around.of(file.path, settings)
+        reach = b"\n".join((data, *(neighbours.text(other) for other in neighbours.imported(file.path))))
+        hits = (*hits, *Screen(half).rules_for(reach, is_notebook))
     plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
     if hits:
         plan.job = _Job(file, tuple(rule.code for rule in hits), target, settings, contents, observed)
         plan.size = len(data)
         plan.data = hashlib.sha256(data).hexdigest() if observed else ""
         return plan
-    run.screened_out += 1
     must_parse = file.named or plan.has_directives or plan.governing.parsing.rules_for(data, is_notebook)
     if UNREADABLE in plan.codes and must_parse:
         broken = _syntax_error(data, file.display)
@@ -374,7 +448,7 @@ def _cache_key(plan: _Plan) -> str:
 def _observed(plan: _Plan) -> ObservedProject:
     from amplint.cache import ObservedProject
 
-    project = _project(plan.file, plan.settings, observed=True)
+    project = _project(plan.file.path, plan.settings, observed=True)
     assert isinstance(project, ObservedProject)
     return project
 
@@ -434,19 +508,19 @@ def _in_processes(work: Sequence[_Job], processes: int) -> Iterator[_Result]:
 
 
 #: what this process has read of projects; emptied when a run starts, since files change between runs
-_projects: dict[tuple[Path, Settings], Project] = {}
+_projects: dict[tuple[Path, Settings, bool], Project] = {}
 
 
-def _project(file: SourceFile, settings: Settings, observed: bool) -> Project:
+def _project(file: Path, settings: Settings, observed: bool) -> Project:
     """The project of a file; files of one project share what was read of it."""
     from amplint.cache import ObservedProject
     from amplint.project import Project
 
-    by_folder = (file.path.parent, settings)
+    by_folder = (file.parent, settings, observed)
     found = _projects.get(by_folder)
     if found is None:
-        found = (ObservedProject if observed else Project).for_file(file.path, settings)
-        found = _projects.setdefault((found.root, settings), found)
+        found = (ObservedProject if observed else Project).for_file(file, settings)
+        found = _projects.setdefault((found.root, settings, observed), found)
         _projects[by_folder] = found
     return found
 
@@ -483,7 +557,7 @@ def _run_rules(job: _Job, module: SourceModule, result: _Result) -> None:
     rules = tuple(rule for rule in registry.all_rules() if rule.code in job.codes)
     while rules:
         try:
-            project = _project(job.file, job.settings, job.observed)
+            project = _project(job.file.path, job.settings, job.observed)
             if isinstance(project, ObservedProject):
                 project.saw(job.file.path, result.data)
             for path, data in job.contents.items():
@@ -599,13 +673,17 @@ def _finding(
 # -- merging, suppressing, thresholds --------------------------------------------------------------------
 
 
-def _settle(raws: Iterable[_Raw], plans: Sequence[_Plan], base: Path, run: Run) -> None:
+def _settle(raws: Iterable[_Raw], plans: Sequence[_Plan], around: _Surroundings, run: Run) -> None:
     """Bring the findings of all files together: merged, named, suppressed, and held against the thresholds."""
     by_display = {plan.file.display: plan for plan in plans}
     by_path = {plan.file.path: plan.file.display for plan in plans}
     for raw in raws:
-        _rename(raw.finding, base, by_path)
-    raws = [raw for raw in raws if raw.finding.place.path in by_display]
+        _rename(raw.finding, around.base, by_path)
+    raws = [
+        raw
+        for raw in raws
+        if (plan := by_display.get(raw.finding.place.path)) is not None and around.is_called_from(plan, raw.origin)
+    ]
     kept = _most_specific(_merged(raws))
     _name(kept, by_display)
     for raw in kept:

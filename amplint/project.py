@@ -310,6 +310,11 @@ class Project:
         self._modules: dict[Path, ModuleEnv | None] = {}
         self._telling: dict[Path, frozenset[str]] = {}
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether something at the root says that a project, or a package, begins there."""
+        return any((self.root / mark).exists() for mark in (*_ROOT_MARKS, "__init__.py"))
+
     @classmethod
     def for_file(cls, path: Path, settings: object = None) -> Project:
         """The project of a file: the nearest folder with a version control or packaging mark, else the
@@ -336,7 +341,7 @@ class Project:
     def resolve(self, importer: ModuleEnv, dotted: str, level: int) -> ModuleEnv | None:
         """The project's module that an import names, or None."""
         if importer.file is not None:
-            for file in self._candidates(importer.file, dotted, level):
+            for file in self.candidates(importer.file, dotted, level):
                 return self._load(importer, file)
         return None
 
@@ -346,16 +351,16 @@ class Project:
         if importer.file is None or stmt.member == "*":
             return frozenset()
         if stmt.member is None:
-            files = list(self._candidates(importer.file, stmt.dotted, stmt.level))
-            return self._telling_names(files[0]) if files else frozenset()
-        for file in self._candidates(importer.file, stmt.dotted, stmt.level):
+            files = list(self.candidates(importer.file, stmt.dotted, stmt.level))
+            return self.telling_names(files[0]) if files else frozenset()
+        for file in self.candidates(importer.file, stmt.dotted, stmt.level):
             if self._member_tells(file, stmt.member, 0):
                 return frozenset((stmt.name,))
-        for file in self._candidates(importer.file, f"{stmt.dotted}.{stmt.member}".strip("."), stmt.level):
-            return self._telling_names(file)
+        for file in self.candidates(importer.file, f"{stmt.dotted}.{stmt.member}".strip("."), stmt.level):
+            return self.telling_names(file)
         return frozenset()
 
-    def _telling_names(self, file: Path) -> frozenset[str]:
+    def telling_names(self, file: Path) -> frozenset[str]:
         """The definitions of a file that have AMP vocabulary, or call by name one that has."""
         known = self._telling.get(file)
         if known is None:
@@ -373,7 +378,7 @@ class Project:
 
     def _member_tells(self, file: Path, name: str, depth: int) -> bool:
         """Whether a name of a file, or what the file re-exports under it, has AMP vocabulary."""
-        if name in self._telling_names(file):
+        if name in self.telling_names(file):
             return True
         text, word = self._text(file), name.encode()
         if depth > 3 or re.search(rb"^(?:class|(?:async )?def) +" + word + rb"\b", text, re.MULTILINE):
@@ -386,7 +391,7 @@ class Project:
             if names.strip() == b"*" or word in _WORD.findall(names):
                 dotted, level = match["module"].decode(), len(match["dots"])
                 renamed = re.search(rb"(\w+)\s+as\s+" + word + rb"\b", names)
-                for target in self._candidates(file, dotted, level):
+                for target in self.candidates(file, dotted, level):
                     if self._member_tells(target, renamed[1].decode() if renamed else name, depth + 1):
                         return True
         return False
@@ -401,14 +406,15 @@ class Project:
     def mentions(self, importer: ModuleEnv, stmt: Import, name: str) -> bool:
         """Whether the file that a star import names holds a word; nothing is parsed."""
         word = name.encode()
-        for file in self._candidates(importer.file, stmt.dotted, stmt.level) if importer.file is not None else ():
+        for file in self.candidates(importer.file, stmt.dotted, stmt.level) if importer.file is not None else ():
             try:
                 return file.name == "__init__.py" or word in file.read_bytes()
             except OSError:
                 return False
         return False
 
-    def _candidates(self, importer: Path, dotted: str, level: int) -> Iterable[Path]:
+    def candidates(self, importer: Path, dotted: str, level: int) -> Iterable[Path]:
+        """The files that an import in `importer` can name; `level` counts the leading dots."""
         parts = [p for p in dotted.split(".") if p]
         folder = importer.parent
         if level:

@@ -6,7 +6,8 @@ Parsing is a thousand times dearer than searching, and nearly all files of a pro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from amplint.rule import Needles, Rule
 
@@ -16,16 +17,18 @@ class Screen:
 
     A rule passes when every group of its needles has a member in the file. Each distinct needle is searched
     for at most once per file, and the groups that many rules share are asked first: where they are missing,
-    one search answers for all of these rules.
+    one search answers for all of these rules. `which` says by which of their needles rules are judged.
     """
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        shared = Counter(needle for rule in rules for group in rule.needles for needle in group)
+    ALL, NEAR = attrgetter("needles"), attrgetter("near")
+
+    def __init__(self, rules: Sequence[Rule], which: Callable[[Rule], Needles] = ALL) -> None:
+        shared = Counter(needle for rule in rules for group in which(rule) for needle in group)
 
         def cost(group: tuple[bytes, ...]) -> float:
             return sum(1 / shared[needle] for needle in group)
 
-        self._rules: list[tuple[Rule, Needles]] = [(rule, tuple(sorted(rule.needles, key=cost))) for rule in rules]
+        self._rules: list[tuple[Rule, Needles]] = [(rule, tuple(sorted(which(rule), key=cost))) for rule in rules]
 
     def rules_for(self, data: bytes, is_notebook: bool = False) -> tuple[Rule, ...]:
         """The rules whose needles are all in `data`, in the order they were given in."""

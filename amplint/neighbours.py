@@ -1,0 +1,170 @@
+"""Files of a project that import one another, found by their text alone: nothing is parsed for it.
+
+A step, a clip or a save often stands in a helper that knows nothing of the scaler; only the file that calls the
+helper does. What is wrong in a helper is therefore looked for from its callers as well, and a file that holds half of
+a rule's needles is read where the files that it imports hold the other half.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from amplint.project import Project
+
+#: callers of one file that are looked at, the nearest first
+MAX_CALLERS = 8
+#: calls from file to file on the way to a helper
+MAX_HOPS = 2
+
+_IMPORT = re.compile(
+    rb"\n[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#]*)"
+    rb"|import[ \t]+(?P<modules>[^\n#;]*))"
+)
+_NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+\w+)?")
+_DOTTED = re.compile(rb"([\w.]+)(?:\s+as\s+\w+)?")
+
+
+class _Import(NamedTuple):
+    """One import in a file: the module, and the names taken from it (none where the module itself is imported)."""
+
+    importer: Path
+    level: int
+    module: str
+    names: frozenset[str]
+
+
+class Neighbours:
+    """Who imports whom among the files that a run over the whole project would look at.
+
+    `files` lists them when the first question is asked; `contents` stands in for what is on disk.
+    """
+
+    def __init__(self, project: Project, files: Callable[[], Iterable[Path]], contents: Mapping[Path, bytes]) -> None:
+        self._project = project
+        self._files = files
+        self._contents = contents
+        self._callers: dict[Path, tuple[Path, ...]] = {}
+
+    def callers(self, file: Path) -> tuple[Path, ...]:
+        """The files that use a function or class of `file` that has AMP vocabulary: directly, through what a package
+        re-exports, or through one other file. At most `MAX_CALLERS`, whatever else is being checked."""
+        known = self._callers.get(file)
+        if known is None:
+            known = self._callers[file] = tuple(self._find_callers(file))
+        return known
+
+    def imported(self, file: Path) -> Iterator[Path]:
+        """The project's files that `file` imports, those included that a package re-exports from."""
+        seen: set[Path] = set()
+        for statement in self._statements(file):
+            for target in self._targets(statement):
+                if target not in seen:
+                    seen.add(target)
+                    yield target
+                if target.name == "__init__.py":
+                    for inner in self._statements(target):
+                        if "*" in inner.names or statement.names & inner.names:
+                            new = [found for found in self._targets(inner) if found not in seen]
+                            seen.update(new)
+                            yield from new
+
+    def text(self, file: Path) -> bytes:
+        """A file's bytes; nothing where it cannot be read."""
+        data = self._contents.get(file)
+        if data is not None:
+            return data
+        try:
+            return file.read_bytes()
+        except OSError:
+            return b""
+
+    def _find_callers(self, file: Path) -> list[Path]:
+        distance: dict[Path, int] = {}
+        front = [(file, self._project.telling_names(file), 0)]
+        visited = {file}
+        while front:
+            target, names, hops = front.pop(0)
+            if not names:
+                continue
+            for importer, used in self._importers(target, names):
+                if importer in visited:
+                    continue
+                visited.add(importer)
+                if importer.name == "__init__.py":
+                    front.append((importer, used, hops))
+                    continue
+                distance[importer] = hops + 1
+                if hops + 1 < MAX_HOPS:
+                    front.append((importer, self._project.telling_names(importer), hops + 1))
+
+        def nearness(caller: Path) -> tuple[int, int, str]:
+            apart = len(Path(os.path.relpath(caller, file.parent)).parts)
+            return distance[caller], apart, caller.as_posix()
+
+        return sorted(distance, key=nearness)[:MAX_CALLERS]
+
+    def _importers(self, target: Path, names: frozenset[str]) -> Iterator[tuple[Path, frozenset[str]]]:
+        """The files that import some of the names of `target` or the module itself, with the names they use."""
+        package = target.name == "__init__.py"
+        word = target.parent.name if package else target.stem
+        found: dict[Path, frozenset[str]] = {}
+        for statement in (*self._index.get(word, ()), *(self._index.get("", ()) if package else ())):
+            if statement.importer == target:
+                continue
+            used: frozenset[str] = frozenset()
+            if statement.module.rpartition(".")[2] in (word, "") and target in self._resolved(statement):
+                used = names if "*" in statement.names else names & statement.names
+                if not statement.names:
+                    used = self._mentioned(statement.importer, names)
+            if not used and word in statement.names and target in self._resolved(statement, word):
+                used = self._mentioned(statement.importer, names)
+            if used:
+                found[statement.importer] = found.get(statement.importer, frozenset()) | used
+        yield from sorted(found.items())
+
+    def _mentioned(self, importer: Path, names: frozenset[str]) -> frozenset[str]:
+        text = self.text(importer)
+        return frozenset(name for name in names if b"." + name.encode() in text)
+
+    def _targets(self, statement: _Import) -> Iterator[Path]:
+        """What an import loads: the module, or the modules among the names taken from a package."""
+        yield from self._resolved(statement)
+        for name in sorted(statement.names - {"*"}):
+            yield from self._resolved(statement, name)
+
+    def _resolved(self, statement: _Import, member: str | None = None) -> tuple[Path, ...]:
+        dotted = statement.module if member is None else f"{statement.module}.{member}".strip(".")
+        return tuple(self._project.candidates(statement.importer, dotted, statement.level))
+
+    def _statements(self, file: Path) -> list[_Import]:
+        found: list[_Import] = []
+        for match in _IMPORT.finditer(b"\n" + self.text(file)):
+            if match["modules"] is not None:
+                for dotted in _DOTTED.findall(match["modules"]):
+                    found.append(_Import(file, 0, dotted.decode(), frozenset()))
+            else:
+                names = frozenset(name.decode() for name in _NAME.findall(_without_comments(match["names"])))
+                found.append(_Import(file, len(match["dots"]), match["module"].decode(), names))
+        return found
+
+    @cached_property
+    def _index(self) -> dict[str, list[_Import]]:
+        """Imports by the last word of the module and by the names taken from it."""
+        index: dict[str, list[_Import]] = {}
+        for file in self._files():
+            if file.suffix == ".ipynb":
+                continue
+            for statement in self._statements(file):
+                for word in {statement.module.rpartition(".")[2], *statement.names}:
+                    index.setdefault(word, []).append(statement)
+        return index
+
+
+def _without_comments(names: bytes) -> bytes:
+    return re.sub(rb"#[^\n]*", b"", names)
