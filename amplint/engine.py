@@ -301,11 +301,15 @@ class _Surroundings:
         return known
 
     def _files(self, project: Project) -> list[Path]:
-        """What a run over the whole project would look at; where nothing marks a project, its one folder."""
+        """What a run over the whole project would look at, files that are not saved yet included; where nothing marks
+        a project, its one folder."""
         if not project.is_marked:
-            return sorted(project.root.glob("*.py"))
+            return sorted(
+                {*project.root.glob("*.py"), *(path for path in self._contents if path.parent == project.root)}
+            )
         found, _ = discover([project.root], self._configuration.for_folder, self.base)
-        return [file.path for file in found] if len(found) <= MAX_NEIGHBOURS else []
+        files = {*(file.path for file in found), *(path for path in self._contents if project.root in path.parents)}
+        return sorted(files) if len(files) <= MAX_NEIGHBOURS else []
 
     def callers_of(self, plans: Sequence[_Plan], paths: Sequence[Path]) -> list[SourceFile]:
         """The files outside of the run that call into one of its files: what is wrong there may show only from them."""

@@ -6,7 +6,6 @@ A fix after which its rule says as much as before, or any rule says more, is tak
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections import Counter
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amplint.finding import Edit, Finding
-from amplint.source import NEWLINE, SourceError, SourceModule
+from amplint.source import NEWLINE, SourceError, SourceModule, lines_of
 from amplint.suppress import UNUSED
 
 if TYPE_CHECKING:
@@ -219,17 +218,13 @@ def diff(display: str, before: bytes, after: bytes) -> str:
 
     old, new = SourceModule.from_bytes(before, display), SourceModule.from_bytes(after, display)
     if old.notebook is None or new.notebook is None:
-        return _unified(difflib.unified_diff(_split(old.text), _split(new.text), display, display))
+        return _unified(difflib.unified_diff(lines_of(old.text), lines_of(new.text), display, display))
     parts = [
-        _unified(difflib.unified_diff(_split(a.source), _split(b.source), where, where))
+        _unified(difflib.unified_diff(lines_of(a.source), lines_of(b.source), where, where))
         for a, b in zip(old.notebook.cells, new.notebook.cells, strict=True)
         for where in [f"{display}:cell {a.index}"]
     ]
     return "".join(parts)
-
-
-def _split(text: str) -> list[str]:
-    return re.findall(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+$", text)
 
 
 def _unified(lines: Iterable[str]) -> str:

@@ -10,17 +10,19 @@ import ast
 import asyncio
 import contextlib
 import io
+import json
 import os
 import sys
 import threading
 import tokenize
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -33,8 +35,13 @@ from amplint.config import KEYS, ConfigError, Configuration, Selection, settings
 from amplint.engine import UNREADABLE, Run, check
 from amplint.files import SUFFIXES
 from amplint.fix import fix_all
-from amplint.lsp import FIX_ALL, View
+from amplint.lsp import FIX_ALL, FIX_ALL_OF_NOTEBOOK, Documents, View
+from amplint.source import lines_of
 
+#: the notebooks that are checked, and the cells of them that editors need to send
+_NOTEBOOKS = types.NotebookDocumentFilterWithNotebook(
+    types.NotebookDocumentFilterNotebookType("jupyter-notebook"), [types.NotebookCellLanguage("python")]
+)
 #: seconds without a change after which a check starts
 PAUSE = 0.25
 #: recursive walks over deep trees need more than what some systems give a thread
@@ -43,10 +50,10 @@ STACK = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The documents that are open: their text by absolute path, and how the editor names them."""
+    """What is open: the contents by absolute path, how the editor names them, and the versions of it all."""
 
     contents: Mapping[Path, bytes]
-    uris: Mapping[Path, str]
+    documents: Documents
     versions: Mapping[str, int | None]
 
 
@@ -54,9 +61,12 @@ class Server(LanguageServer):
     """A language server on standard input and output."""
 
     def __init__(self) -> None:
-        # whole texts: positions in edits would have to be resolved by lines that are split as Python's
-        # str.splitlines does it, which takes a form feed for the end of a line
-        super().__init__("amplint", amplint.__version__, types.TextDocumentSyncKind.Full)
+        super().__init__(
+            "amplint",
+            amplint.__version__,
+            types.TextDocumentSyncKind.Incremental,
+            types.NotebookDocumentSyncOptions([_NOTEBOOKS], save=True),
+        )
         self._worker = _worker_thread()
         self._busy = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -113,16 +123,16 @@ class Server(LanguageServer):
                 self.window_log_message(types.LogMessageParams(types.MessageType.Error, text))
             edits = self.client_capabilities.workspace and self.client_capabilities.workspace.workspace_edit
             versioned = bool(edits and edits.document_changes)
-            view = View(run, snapshot.uris, snapshot.versions, self.workspace.position_codec, versioned)
+            view = View(run, snapshot.documents, snapshot.versions, self.workspace.position_codec, versioned)
             self._publish(view, snapshot)
             if outdated == self._outdated and self._snapshot().versions == snapshot.versions:
                 self._view = view
             return view
 
-    async def fix_all(self, view: View, uri: str) -> types.CodeAction | None:
-        """The action that applies every safe fix of a document, as `--fix` would."""
+    async def fix_all(self, view: View, uri: str, kind: str) -> types.CodeAction | None:
+        """The action that applies every safe fix of a document, or of the notebook of a cell, as `--fix` would."""
         snapshot = self._snapshot()
-        path = next((path for path, own in snapshot.uris.items() if own == uri), None)
+        path = snapshot.documents.path_of(uri)
         if path is None or snapshot.versions != view.versions:
             return None
 
@@ -134,21 +144,36 @@ class Server(LanguageServer):
             after = await asyncio.get_running_loop().run_in_executor(self._worker, fixed)
         except ConfigError:
             return None
-        return view.fix_all_action(after)
+        return view.fix_all_action(after, kind)
 
     # -- inside --------------------------------------------------------------------------------------
 
     def _snapshot(self) -> _Snapshot:
-        documents = {
-            Path(path).absolute(): document
-            for uri, document in self.workspace.text_documents.items()
-            if uri.startswith("file:") and (path := to_fs_path(uri)) and _is_checked(document, path)
-        }
-        return _Snapshot(
-            {path: _encoded(document.source) for path, document in documents.items()},
-            {path: document.uri for path, document in documents.items()},
-            {document.uri: document.version for document in documents.values()},
-        )
+        contents: dict[Path, bytes] = {}
+        uris: dict[Path, str] = {}
+        cells: dict[Path, tuple[str, ...]] = {}
+        versions: dict[str, int | None] = {}
+        for notebook in self.workspace.notebook_documents.values():
+            path = _path_of(notebook.uri)
+            if path is None or path.suffix != ".ipynb":
+                continue
+            texts = [self.workspace.text_documents.get(unquote(cell.document)) for cell in notebook.cells]
+            contents[path] = _as_file(texts)
+            uris[path], cells[path] = notebook.uri, tuple(cell.document for cell in notebook.cells)
+            versions[notebook.uri] = notebook.version
+            versions |= {text.uri: text.version for text in texts if text is not None}
+        for document in self._texts():
+            path = _path_of(document.uri)
+            if path is not None and path not in contents and _is_checked(document, path):
+                contents[path], uris[path] = _encoded(document.source), document.uri
+                versions[document.uri] = document.version
+        return _Snapshot(contents, Documents(uris, cells), versions)
+
+    def _texts(self) -> Iterator[TextDocument]:
+        """The documents that are no cells of a notebook."""
+        for document in self.workspace.text_documents.values():
+            if self.workspace.get_notebook_document(cell_uri=document.uri) is None:
+                yield document
 
     def _check(self, contents: Mapping[Path, bytes], paths: list[Path] | None = None) -> Run:
         target.asked_for.cache_clear()
@@ -159,14 +184,13 @@ class Server(LanguageServer):
         return run
 
     def _publish(self, view: View | None, snapshot: _Snapshot) -> None:
-        open_now = set(self.workspace.text_documents)
+        texts = {document.uri for document in self.workspace.text_documents.values()}
         for uri, version in snapshot.versions.items():
-            diagnostics = view.diagnostics(uri) if view is not None else []
-            if uri in open_now:
-                self._send(uri, diagnostics, version)
-        for uri in self._published - open_now:
+            if uri in texts:
+                self._send(uri, view.diagnostics(uri) if view is not None else [], version)
+        for uri in self._published - texts:
             self._send(uri, [], None)
-        self._published = set(snapshot.versions) & open_now
+        self._published = set(snapshot.versions) & texts
 
     def _send(self, uri: str, diagnostics: list[types.Diagnostic], version: int | None) -> None:
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics, version))
@@ -188,8 +212,25 @@ def _worker_thread() -> ThreadPoolExecutor:
     return pool
 
 
-def _is_checked(document: TextDocument, path: str) -> bool:
-    return document.language_id == "python" or path.endswith(SUFFIXES)
+def _path_of(uri: str) -> Path | None:
+    """The file that a document is; None for what was never saved."""
+    path = to_fs_path(uri) if uri.startswith("file:") else None
+    return Path(path).absolute() if path else None
+
+
+def _is_checked(document: TextDocument, path: Path) -> bool:
+    return document.language_id == "python" or path.name.endswith(SUFFIXES)
+
+
+def _as_file(cells: Sequence[TextDocument | None]) -> bytes:
+    """The notebook file that holds these cells; one that the editor does not send, or that is no Python, is empty."""
+
+    def cell(document: TextDocument | None) -> dict[str, str]:
+        if document is None or document.language_id != "python":
+            return {"cell_type": "raw", "source": ""}
+        return {"cell_type": "code", "source": document.source}
+
+    return json.dumps({"cells": [cell(document) for document in cells], "metadata": {}}).encode()
 
 
 def _encoded(text: str) -> bytes:
@@ -263,9 +304,25 @@ def create() -> Server:
     def closed(params: types.DidCloseTextDocumentParams) -> None:
         server.schedule(outdated=True)
 
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def notebook_opened(params: types.DidOpenNotebookDocumentParams) -> None:
+        server.schedule()
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def notebook_changed(params: types.DidChangeNotebookDocumentParams) -> None:
+        server.schedule()
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_SAVE)
+    def notebook_saved(params: types.DidSaveNotebookDocumentParams) -> None:
+        server.schedule(outdated=True)
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def notebook_closed(params: types.DidCloseNotebookDocumentParams) -> None:
+        server.schedule(outdated=True)
+
     @server.feature(
         types.TEXT_DOCUMENT_CODE_ACTION,
-        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, FIX_ALL]),
+        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix, FIX_ALL, FIX_ALL_OF_NOTEBOOK]),
     )
     async def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
         view = await server.view()
@@ -273,8 +330,9 @@ def create() -> Server:
             return []
         uri, only = params.text_document.uri, params.context.only
         found = view.actions(uri, params.range) if _wanted(only, types.CodeActionKind.QuickFix) else []
-        if only is not None and _wanted(only, FIX_ALL):  # it takes several checks, so only on demand
-            everything = await server.fix_all(view, uri)
+        kinds = [kind for kind in (FIX_ALL, FIX_ALL_OF_NOTEBOOK) if only is not None and _wanted(only, kind)]
+        if kinds:  # it takes several checks, so only on demand
+            everything = await server.fix_all(view, uri, kinds[0])
             found += [everything] if everything is not None else []
         return found
 
@@ -294,6 +352,8 @@ def _wanted(only: Sequence[types.CodeActionKind | str] | None, kind: str) -> boo
 
 def serve() -> None:
     """Speak the protocol on standard input and output until the editor ends it."""
+    # pygls resolves positions by str.splitlines, which takes a form feed for the end of a line; the protocol does not
+    TextDocument.lines = property(lambda document: lines_of(document.source))  # type: ignore[assignment]
     # the protocol has a stream of its own, which pygls closes; whatever is printed by accident cannot get into it
     protocol = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     with contextlib.redirect_stdout(sys.stderr):

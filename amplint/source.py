@@ -340,6 +340,11 @@ def decode(data: bytes, is_notebook: bool = False) -> tuple[str, str]:
     return text, encoding
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with their ends, as Python splits them (and not as `str.splitlines` does)."""
+    return re.findall(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+$", text)
+
+
 @contextmanager
 def deep_recursion() -> Iterator[None]:
     """Room for recursive walks over deeply nested, but legal, code."""

@@ -79,6 +79,17 @@ class Editor:
             )
         )
 
+    def insert(self, name: str, line: int, text: str) -> None:
+        """Put text at the begin of a line, and send no more than that."""
+        self._version += 1
+        at = types.Position(line, 0)
+        self.client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(self._version, self.uri(name)),
+                [types.TextDocumentContentChangePartial(types.Range(at, at), text)],
+            )
+        )
+
     def close(self, name: str) -> None:
         identifier = types.TextDocumentIdentifier(self.uri(name))
         self.client.text_document_did_close(types.DidCloseTextDocumentParams(identifier))
@@ -95,28 +106,29 @@ class Editor:
 
     async def diagnostics(self, name: str, version: int | None = None) -> list[Any]:
         """What is published for the newest (or a certain) version of a document."""
-        wanted = self._version if version is None else version
+        return await self.diagnostics_of(self.uri(name), self._version if version is None else version)
 
+    async def diagnostics_of(self, uri: str, version: int) -> list[Any]:
         def last() -> Any:
-            return next((p for p in reversed(self.published) if p.uri == self.uri(name) and p.version == wanted), None)
+            return next((p for p in reversed(self.published) if (p.uri, p.version) == (uri, version)), None)
 
         await self.until(last)
         return list(last().diagnostics)
 
     async def actions(self, name: str, line: int, only: list[str] | None = None) -> list[Any]:
+        return await self.actions_in(self.uri(name), line, only)
+
+    async def actions_in(self, uri: str, line: int, only: list[str] | None = None) -> list[Any]:
         at = types.Range(types.Position(line, 0), types.Position(line, 0))
-        return list(
-            await self.client.text_document_code_action_async(
-                types.CodeActionParams(
-                    types.TextDocumentIdentifier(self.uri(name)), at, types.CodeActionContext([], only=only)
-                )
-            )
-            or ()
-        )
+        params = types.CodeActionParams(types.TextDocumentIdentifier(uri), at, types.CodeActionContext([], only=only))
+        return list(await self.client.text_document_code_action_async(params) or ())
 
     async def hover(self, name: str, line: int, character: int) -> Any:
+        return await self.hover_in(self.uri(name), line, character)
+
+    async def hover_in(self, uri: str, line: int, character: int) -> Any:
         return await self.client.text_document_hover_async(
-            types.HoverParams(types.TextDocumentIdentifier(self.uri(name)), types.Position(line, character))
+            types.HoverParams(types.TextDocumentIdentifier(uri), types.Position(line, character))
         )
 
 
@@ -317,6 +329,137 @@ def test_a_form_feed_ends_no_line(play: Callable[[Story], None]) -> None:
         editor.open("train.py", text)
         (found,) = await editor.diagnostics("train.py")
         assert found.range.start.line == line_of(text, CLIP)
+
+    play(story)
+
+
+def test_only_what_changes_needs_to_be_sent(play: Callable[[Story], None]) -> None:
+    text = "\f\n" + PROGRAM
+
+    async def story(editor: Editor) -> None:
+        initialized = await editor.initialize()
+        assert initialized.capabilities.text_document_sync.change == types.TextDocumentSyncKind.Incremental
+        editor.open("train.py", text)
+        assert len(await editor.diagnostics("train.py")) == 1
+        editor.insert("train.py", line_of(text, CLIP), UNSCALE)
+        assert await editor.diagnostics("train.py") == []
+        editor.insert("train.py", 0, "\N{SNAKE} = (\n")
+        editor.insert("train.py", 0, "# \N{SNAKE}\n\n")
+        assert await editor.diagnostics("train.py") == []
+
+    play(story)
+
+
+class Notebook:
+    """A notebook in the editor: its cells are documents of their own, between text that no one sends."""
+
+    def __init__(self, editor: Editor, *sources: str) -> None:
+        self._client = editor.client
+        self._uri = editor.uri("train.ipynb")
+        self._version = 1
+        self.cells = [f"vscode-notebook-cell:{self._uri.removeprefix('file:')}#W{n}" for n in range(len(sources))]
+        described = [types.NotebookCell(types.NotebookCellKind.Code, uri) for uri in self.cells]
+        described.insert(1, types.NotebookCell(types.NotebookCellKind.Markup, "vscode-notebook-cell:/text#X"))
+        texts = [types.TextDocumentItem(uri, "python", 1, text) for uri, text in zip(self.cells, sources, strict=True)]
+        self._client.notebook_document_did_open(
+            types.DidOpenNotebookDocumentParams(
+                types.NotebookDocument(self._uri, "jupyter-notebook", 1, described), texts
+            )
+        )
+
+    def _change(self, cells: Any) -> None:
+        self._version += 1
+        self._client.notebook_document_did_change(
+            types.DidChangeNotebookDocumentParams(
+                types.VersionedNotebookDocumentIdentifier(self._version, self._uri),
+                types.NotebookDocumentChangeEvent(cells=cells),
+            )
+        )
+
+    def insert(self, cell: int, version: int, line: int, text: str) -> None:
+        """Put text at the begin of a line of a cell."""
+        at = types.Position(line, 0)
+        self._change(
+            types.NotebookDocumentCellChanges(
+                text_content=[
+                    types.NotebookDocumentCellContentChanges(
+                        types.VersionedTextDocumentIdentifier(version, self.cells[cell]),
+                        [types.TextDocumentContentChangePartial(types.Range(at, at), text)],
+                    )
+                ]
+            )
+        )
+
+    def remove_first(self) -> None:
+        structure = types.NotebookDocumentCellChangeStructure(
+            types.NotebookCellArrayChange(0, 1), did_close=[types.TextDocumentIdentifier(self.cells[0])]
+        )
+        self._change(types.NotebookDocumentCellChanges(structure))
+
+    def close(self) -> None:
+        self._client.notebook_document_did_close(
+            types.DidCloseNotebookDocumentParams(
+                types.NotebookDocumentIdentifier(self._uri), [types.TextDocumentIdentifier(uri) for uri in self.cells]
+            )
+        )
+
+
+def test_the_cells_of_a_notebook_are_one_program(play: Callable[[Story], None]) -> None:
+    first, second = PROGRAM[: PROGRAM.index("def train")], PROGRAM[PROGRAM.index("def train") :]
+    second = f"%matplotlib inline\n{second}"
+    line = line_of(second, CLIP)
+    versioned = types.WorkspaceClientCapabilities(
+        workspace_edit=types.WorkspaceEditClientCapabilities(document_changes=True)
+    )
+    synchronization = types.NotebookDocumentClientCapabilities(types.NotebookDocumentSyncClientCapabilities())
+
+    async def story(editor: Editor) -> None:
+        initialized = await editor.initialize(workspace=versioned, notebook_document=synchronization)
+        (kind,) = initialized.capabilities.notebook_document_sync.notebook_selector
+        assert kind.notebook.notebook_type == "jupyter-notebook"
+        notebook = Notebook(editor, first, second)
+        setup, training = notebook.cells
+        (found,) = await editor.diagnostics_of(training, 1)
+        assert await editor.diagnostics_of(setup, 1) == []
+        assert found.range == types.Range(types.Position(line, 8), types.Position(line, len(CLIP) - 1))
+        assert {place.location.uri for place in found.related_information} == {training}
+        fix, comment = await editor.actions_in(training, line)
+        (change,) = fix.edit.document_changes
+        assert (change.text_document.uri, change.text_document.version) == (training, 1)
+        assert applied(second, change.edits) == second.replace(CLIP, UNSCALE + CLIP)
+        assert comment.title == "ignore AMP201 here"
+        (change,) = comment.edit.document_changes
+        assert f"{CLIP.rstrip()}  # amplint: ignore[AMP201]\n" in applied(second, change.edits)
+        assert "# clip-before-unscale (AMP201)" in (await editor.hover_in(training, line, 20)).contents.value
+        for only, kind in (("source.fixAll", "source.fixAll.amplint"), ("notebook", "notebook.source.fixAll.amplint")):
+            (everything,) = await editor.actions_in(setup, 0, [only])
+            assert everything.kind == kind
+            (change,) = everything.edit.document_changes
+            assert (change.text_document.uri, applied(second, change.edits)) == (
+                training,
+                second.replace(CLIP, UNSCALE + CLIP),
+            )
+        notebook.insert(1, 2, line, UNSCALE)
+        assert await editor.diagnostics_of(training, 2) == []
+        notebook.insert(1, 3, line, "        # why\n\n")
+        assert await editor.diagnostics_of(training, 3) == []
+        notebook.insert(1, 4, 1, first)
+        notebook.remove_first()
+        assert await editor.diagnostics_of(training, 4) == []
+        notebook.close()
+
+    play(story)
+
+
+def test_a_notebook_that_is_closed_has_no_diagnostics(play: Callable[[Story], None]) -> None:
+    async def story(editor: Editor) -> None:
+        await editor.initialize()
+        notebook = Notebook(editor, PROGRAM)
+        (cell,) = notebook.cells
+        assert await editor.diagnostics_of(cell, 1)
+        notebook.close()
+        await editor.until(lambda: not editor.published[-1].diagnostics)
+        assert editor.published[-1].uri == cell
 
     play(story)
 
