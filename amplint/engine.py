@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from amplint import registry, suppress
 from amplint.config import Configuration, Settings
-from amplint.files import SourceFile, Unreadable, discover, display_path
+from amplint.files import SourceFile, Unreadable, discover, display_path, project_files
 from amplint.finding import Confidence, Finding, Place, Step, fingerprint
 from amplint.screen import Screen
 from amplint.source import SourceError, SourceModule, deep_recursion
@@ -42,8 +42,8 @@ UNREADABLE = "AMP902"
 OWN_RULES = frozenset({suppress.UNUSED, UNREADABLE})
 #: below these, starting processes costs more than it saves
 MIN_PARALLEL_FILES, MIN_PARALLEL_BYTES = 4, 200_000
-#: in a project of more files than this, nobody looks for a file's callers
-MAX_NEIGHBOURS = 6_000
+#: in a project whose folders hold more names than this, nobody looks for a file's callers
+MAX_NAMES = 30_000
 #: a tree of more levels than this is beyond what recursive analyses are asked to manage
 DEEP_TREE = 400
 
@@ -249,8 +249,8 @@ def check(
     callers = [_plan(file, configuration, contents, around, caching) for file in around.callers_of(plans, paths)]
     pending = [plan for plan in (*plans, *callers) if plan.job is not None]
     raws: list[_Raw] = []
-    results = _cached(pending, _cache(top, cache_dir) if caching and pending else None, jobs, progress)
-    for plan, result in zip(pending, results, strict=True):
+    cache = _cache(top, cache_dir) if caching and pending else None
+    for plan, result in _cached(pending, cache, jobs, progress):
         for raw in result.found:
             raw.origin = plan.file.path
         raws.extend(result.found)
@@ -301,15 +301,9 @@ class _Surroundings:
         return known
 
     def _files(self, project: Project) -> list[Path]:
-        """What a run over the whole project would look at, files that are not saved yet included; where nothing marks
-        a project, its one folder."""
-        if not project.is_marked:
-            return sorted(
-                {*project.root.glob("*.py"), *(path for path in self._contents if path.parent == project.root)}
-            )
-        found, _ = discover([project.root], self._configuration.for_folder, self.base)
-        files = {*(file.path for file in found), *(path for path in self._contents if project.root in path.parents)}
-        return sorted(files) if len(files) <= MAX_NEIGHBOURS else []
+        """What a run over the whole project would look at, files that are not saved yet included."""
+        files = project_files(project.root, self._configuration.for_folder, MAX_NAMES)
+        return sorted({*files, *(path for path in self._contents if project.root in path.parents)})
 
     def callers_of(self, plans: Sequence[_Plan], paths: Sequence[Path]) -> list[SourceFile]:
         """The files outside of the run that call into one of its files: what is wrong there may show only from them."""
@@ -421,10 +415,10 @@ def _cache(settings: Settings, folder: Path | None) -> Cache:
 
 def _cached(
     plans: Sequence[_Plan], cache: Cache | None, jobs: int | None, progress: Progress | None
-) -> Iterator[_Result]:
+) -> Iterator[tuple[_Plan, _Result]]:
     """The results of all jobs: those that the cache knows, then the others, which it gets to know."""
     if cache is None:
-        yield from _results(plans, jobs, progress)
+        yield from zip(plans, _results(plans, jobs, progress), strict=True)
         return
     missing: list[tuple[_Plan, str]] = []
     for plan in plans:
@@ -433,13 +427,13 @@ def _cached(
         if known is None:
             missing.append((plan, key))
         else:
-            yield _Result([_Raw(finding, text) for finding, text in known])
+            yield plan, _Result([_Raw(finding, text) for finding, text in known])
     results = _results([plan for plan, _ in missing], jobs, progress)
     for (plan, key), result in zip(missing, results, strict=True):
         if result.asked is not None and not result.errors:
             found = [(raw.finding, raw.text) for raw in result.found]
             cache.put(key, result.data, result.asked, found, _observed(plan))
-        yield result
+        yield plan, result
 
 
 def _cache_key(plan: _Plan) -> str:

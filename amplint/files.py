@@ -58,11 +58,21 @@ def discover(
         if force_exclude and _is_excluded_from_above(path, settings_of):
             continue
         if path.is_dir():
-            for inside in _walk(path, settings_of, base, problems):
+            for inside in filter(None, _walk(path, settings_of, base, problems)):
                 found.setdefault(inside, SourceFile(inside, display_path(inside, base)))
         else:
             found[path] = SourceFile(path, display_path(path, base), named=True)
     return _without_second_names([found[path] for path in sorted(found)]), problems
+
+
+def project_files(root: Path, settings_of: SettingsOf, entries: int) -> list[Path]:
+    """What a run over a whole project would look at; nothing where its folders hold more than `entries` names."""
+    files: list[Path] = []
+    for path in _walk(root, settings_of, root, [], entries):
+        if path is None:
+            return []
+        files.append(path)
+    return sorted(files)
 
 
 def _without_second_names(files: Sequence[SourceFile]) -> list[SourceFile]:
@@ -143,7 +153,11 @@ def _is_ignored(path: Path, is_folder: bool, ignore_files: Sequence[_IgnoreFile]
     return False
 
 
-def _walk(top: Path, settings_of: SettingsOf, base: Path, problems: list[Unreadable]) -> Iterator[Path]:
+def _walk(
+    top: Path, settings_of: SettingsOf, base: Path, problems: list[Unreadable], limit: int | None = None
+) -> Iterator[Path | None]:
+    """The files under a folder; None, and no more, once `limit` names have been read."""
+    seen = 0
     above = _ignore_files_above(top)
     # a folder that is named is looked into though a pattern names it as well
     stack = [(top, () if _is_ignored(top, True, above) else above)]
@@ -157,6 +171,10 @@ def _walk(top: Path, settings_of: SettingsOf, base: Path, problems: list[Unreada
         except OSError as error:
             problems.append(Unreadable(display_path(folder, base), error.strerror or str(error)))
             continue
+        seen += len(entries)
+        if limit is not None and seen > limit:
+            yield None
+            return
         if any(entry.name == ".gitignore" for entry in entries):
             ignore_files = (*ignore_files, *_ignore_file(folder))
         for entry in entries:

@@ -310,15 +310,10 @@ class Project:
         self._modules: dict[Path, ModuleEnv | None] = {}
         self._telling: dict[Path, frozenset[str]] = {}
 
-    @property
-    def is_marked(self) -> bool:
-        """Whether something at the root says that a project, or a package, begins there."""
-        return any((self.root / mark).exists() for mark in (*_ROOT_MARKS, "__init__.py"))
-
     @classmethod
     def for_file(cls, path: Path, settings: object = None) -> Project:
-        """The project of a file: the nearest folder with a version control or packaging mark, else the
-        outermost package folder, else the file's own."""
+        """The project of a file: the nearest folder with a version control or packaging mark, else the working folder
+        where the file lies inside of it, else the folder around the outermost package."""
         folder = path.resolve().parent
         for candidate in (folder, *folder.parents):
             if any((candidate / mark).exists() for mark in _ROOT_MARKS):
@@ -326,6 +321,9 @@ class Project:
         top = folder
         while (top / "__init__.py").exists() and top.parent != top:
             top = top.parent
+        here = Path.cwd()
+        if here in top.parents and here.parent != here:
+            top = here
         return cls(top, settings)
 
     def enter(self, source: SourceModule, file: Path | None = None) -> ModuleEnv:
