@@ -131,7 +131,10 @@ def passed_updates(unit: Unit, jump: Event, scaler: Scaler | None) -> bool:
 
 
 def consumed_scaled(trace: Trace, position: int, event: Event) -> tuple[Gradients, Event] | None:
-    """The scaled gradients that an event surely meets, with the `unscale_` or `step` that takes them afterwards."""
+    """The scaled gradients that an event surely meets, with the `unscale_` or `step` that takes them afterwards.
+
+    Further backwards of the same window may come in between.
+    """
     for optimizer, gradients in event.before.items():
         if gradients.kind != "S" or gradients.last is None:
             continue
@@ -142,10 +145,8 @@ def consumed_scaled(trace: Trace, position: int, event: Event) -> tuple[Gradient
         for later in trace.events[position + 1 :]:
             if later.kind in ("unscale_", "step") and later.scaler is gradients.scaler:
                 same = optimizer is later.optimizer or (optimizer is None and gradients.origin is later.state.origin)
-                if same and later.state.kind == "S" and later.state.last is gradients.last:
+                if same and later.state.kind == "S" and later.state.origin is gradients.origin:
                     return gradients, later
-            if later.kind == "backward" and later.scaler is not None and optimizer in later.before:
-                break
     return None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import argument_text, is_plain_path, receiver_text, same_block, same_function
+from amplint.protocol import consumed_scaled
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, Const, Grad, Value
 
@@ -197,23 +198,7 @@ def _scaled_and_consumed(trace: Trace, position: int, event: Event) -> tuple[Gra
     if any(g.kind == "U" for g in event.before.values()):
         # a clip over several optimizers is another rule's matter
         return None
-    for optimizer, gradients in event.before.items():
-        if gradients.kind != "S" or gradients.last is None:
-            continue
-        if gradients.maybe and _unscaled_since(trace, gradients.last.index, event.index):
-            continue
-        for later in trace.events[position + 1 :]:
-            if later.kind in ("unscale_", "step") and later.scaler is gradients.scaler:
-                same = optimizer is later.optimizer or (optimizer is None and gradients.origin is later.state.origin)
-                if same and later.state.kind == "S" and later.state.last is gradients.last:
-                    return gradients, later
-            if later.kind == "backward" and later.scaler is not None and optimizer in later.before:
-                break
-    return None
-
-
-def _unscaled_since(trace: Trace, start: int, end: int) -> bool:
-    return any(e.kind == "unscale_" for e in trace.events if start < e.index < end)
+    return consumed_scaled(trace, position, event)
 
 
 def _fix(unit: Unit, clip: Event, consumer: Event) -> FixPlan | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_block
-from amplint.protocol import inside_window
 from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class UpdateBeforeStep(Rule):
         """Yield the faults of one analysed module."""
         for trace, position, step in unit.events("step"):
             update = _update_in_between(trace, position, step)
-            if update is None or inside_window(unit, step, step.optimizer):
+            if update is None:
                 continue
             gradients = step.state
             assert gradients.last is not None

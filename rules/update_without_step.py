@@ -94,15 +94,12 @@ class UpdateWithoutStep(Rule):
     severity = Severity.ERROR
     needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     confirmed_by = "raise"
-    yields_to = ("AMP204", "AMP213", "AMP301", "AMP302", "AMP304")
+    yields_to = ("AMP204", "AMP208", "AMP213", "AMP301", "AMP302", "AMP304")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("update"):
             if event.details["checked"] is not False or event.details["new_scale"] is not None:
-                continue
-            if any(gradients.kind not in ("N", "P", "?") for gradients in event.before.values()):
-                # something was scaled and waits for its step
                 continue
             steps = [*unit.call_steps(event)]
             last = _last_update(trace, position, event)

@@ -1,0 +1,116 @@
+"""Lint a program in this process, and compare the findings with what its execution showed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from amplint import registry
+from amplint.analysis import analyse
+from amplint.engine import OWN_RULES
+from amplint.finding import Severity
+from amplint.project import Project
+from amplint.screen import Screen
+from amplint.source import SourceModule
+
+from .truth import Answer, Observed, Truth
+
+#: what a fault may be answered with at all: the rules that speak of the order of operations and of regions
+PROTOCOL = frozenset(
+    "AMP101 AMP102 AMP201 AMP202 AMP203 AMP204 AMP205 AMP206 AMP207 AMP208 AMP209 AMP210 AMP211 AMP212 AMP216 AMP217 "
+    "AMP301 AMP302 AMP303 AMP304".split()
+)
+#: a folder that is not there: nothing that a program imports is resolved
+_NOWHERE = Path("/nonexistent/amplint")
+
+_SCREEN = Screen([rule for rule in registry.all_rules() if rule.code not in OWN_RULES])
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A finding: its rule, its severity, and the lines of the statement that it points at."""
+
+    code: str
+    severity: Severity
+    first: int
+    last: int
+    message: str
+
+    def answers(self, answers: frozenset[Answer] | set[Answer]) -> bool:
+        """Whether it is one of the right answers."""
+        return any(code == self.code and self.first <= line <= self.last for code, line in answers)
+
+    def __str__(self) -> str:
+        return f"{self.code} line {self.first}: {self.message}"
+
+
+def lint(source: str, target: str = "2.9") -> list[Reported]:
+    """Everything that the rules say about a source, whatever its severity."""
+    data = source.encode()
+    rules = _SCREEN.rules_for(data)
+    if not rules:
+        return []
+    module = SourceModule.from_bytes(data, "train.py")
+    found = []
+    for rule, fault in analyse(module, Project(_NOWHERE), list(rules), target):
+        if fault.site.module is module:
+            first, last = module.logical_line_range(fault.site.node)
+            found.append(Reported(rule.code, rule.severity, first, last, fault.message))
+    return found
+
+
+@dataclass
+class Agreement:
+    """The two sides of one program.
+
+    missed    faults that some error rule could have answered and nothing did
+    false     findings of severity error that no run justifies
+    beyond    faults for which the catalogue has no rule, or only one that warns, and that were not reported
+    """
+
+    faults: int = 0
+    errors: int = 0
+    missed: list[Observed] = field(default_factory=list)
+    false: list[Reported] = field(default_factory=list)
+    beyond: list[Observed] = field(default_factory=list)
+    answered: list[tuple[Observed, Reported]] = field(default_factory=list)
+
+    @property
+    def disagrees(self) -> bool:
+        return bool(self.missed or self.false)
+
+
+_SEVERITY = {rule.code: rule.severity for rule in registry.all_rules()}
+
+
+def compare(truth: Truth, findings: list[Reported]) -> Agreement:
+    """Every fault must be answered, and every error must be justified."""
+    agreement = Agreement()
+    for fault in distinct(truth.roots):
+        found = next((finding for finding in findings if finding.answers(fault.answers)), None)
+        if found is not None:
+            agreement.faults += 1
+            agreement.answered.append((fault, found))
+        elif any(_SEVERITY[code] is Severity.ERROR for code, _ in fault.answers):
+            agreement.faults += 1
+            agreement.missed.append(fault)
+        else:
+            agreement.beyond.append(fault)
+    for finding in findings:
+        if finding.severity is Severity.ERROR:
+            agreement.errors += 1
+            if not finding.answers(truth.possible):
+                agreement.false.append(finding)
+    return agreement
+
+
+def distinct(faults: list[Observed]) -> Iterator[Observed]:
+    """One observation a fault: what shows in several variants in the same place is the same."""
+    merged: dict[tuple[str, tuple[int, ...]], Observed] = {}
+    for fault in faults:
+        key = (fault.kind, fault.lines)
+        known = merged.get(key)
+        answers = fault.answers | known.answers if known else fault.answers
+        merged[key] = Observed(fault.kind, fault.lines, answers, known.circumstances if known else fault.circumstances)
+    yield from merged.values()
