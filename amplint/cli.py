@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 import amplint
 from amplint.terminal import INTERRUPTED, Failure, Progress, use_color
@@ -28,6 +29,26 @@ class _Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help", "--version", "-V"):
             args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, else what `check` takes."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            check = self.commands["check"]
+            options = check.shell_complete(click.Context(check, ctx, "check"), incomplete)
+            return list({item.value: item for item in (*options, *found)}.values())
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+class _Check(click.Command):
+    """A command with `--add-ignore[=REASON]`, whose value click would take from the path behind it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = args.index("--") if "--" in args else len(args)
+        for position in range(options):
+            if args[position] == "--add-ignore":
+                args[position] = "--add-ignore="
         return super().parse_args(ctx, args)
 
 
@@ -68,10 +89,26 @@ def _several(context: click.Context, parameter: click.Parameter, values: Sequenc
     return parts or None
 
 
+def _rules_like(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Codes and names for the shell to complete, the last of several behind its comma."""
+    from amplint import registry
+
+    before, comma, last = incomplete.rpartition(",")
+    known = ((word, rule.summary) for rule in registry.all_rules() for word in (rule.code, rule.name))
+    return [CompletionItem(before + comma + word, help=about) for word, about in known if word.startswith(last)]
+
+
+def _formats_like(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Output formats for the shell to complete."""
+    from amplint.report import FORMATS
+
+    return [CompletionItem(name) for name in FORMATS if name.startswith(incomplete)]
+
+
 _PATH, _FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 _SEVERITIES, _CONFIDENCES = click.Choice(["info", "warning", "error"]), click.Choice(["low", "medium", "high"])
 _COLOR = click.Choice(["auto", "always", "never"])
-_RULES: Mapping[str, Any] = {"multiple": True, "callback": _several, "metavar": "RULE"}
+_RULES: Mapping[str, Any] = {"multiple": True, "callback": _several, "metavar": "RULE", "shell_complete": _rules_like}
 _PATTERNS: Mapping[str, Any] = {"multiple": True, "callback": _several, "metavar": "PATTERN"}
 _FLAG: Mapping[str, Any] = {"is_flag": True}
 #: names, settings and help of the options of `check`, which `verify` has as well
@@ -83,13 +120,13 @@ _OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
     (("--min-confidence",), {"type": _CONFIDENCES}, "Show findings from this confidence on.  [default: medium]"),
     (
         ("--output-format", "formats"),
-        {"multiple": True, "metavar": "FORMAT[:FILE]"},
+        {"multiple": True, "metavar": "FORMAT[:FILE]", "shell_complete": _formats_like},
         "full, concise, json, sarif, github, gitlab, junit, rdjson or markdown; may be repeated.",
     ),
     (("--fix",), _FLAG, "Apply safe fixes."),
     (("--unsafe-fixes",), _FLAG, "With --fix or --diff: apply unsafe fixes as well."),
     (("--diff", "show_diff"), _FLAG, "Show what --fix would change, and change nothing."),
-    (("--add-ignore",), _FLAG, "Add a suppression comment for every finding."),
+    (("--add-ignore",), {"metavar": "[=REASON]"}, "Add a suppression comment, with a reason, for every finding."),
     (("--baseline",), {"type": _FILE}, "Hide the findings that are in this file."),
     (("--write-baseline",), {"type": _FILE}, "Write all findings to this file as the new baseline."),
     (("--since",), {"metavar": "REV"}, "Show only findings that touch lines changed since a git revision."),
@@ -127,7 +164,7 @@ def _check_options(command: Command) -> Command:
     return command
 
 
-@cli.command()
+@cli.command(cls=_Check)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @_check_options
 def check(paths: tuple[Path, ...], **options: Any) -> int:
@@ -135,7 +172,7 @@ def check(paths: tuple[Path, ...], **options: Any) -> int:
     return _checked(paths, options)
 
 
-@cli.command()
+@cli.command(cls=_Check)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--rules", "of_rules", is_flag=True, help="Confirm the rules themselves; the arguments are rules then.")
 @_check_options
@@ -147,7 +184,7 @@ def verify(paths: tuple[Path, ...], of_rules: bool, **options: Any) -> int:
 
 
 @cli.command()
-@click.argument("rule")
+@click.argument("rule", shell_complete=_rules_like)
 @click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
 @click.option("--color", type=_COLOR, default="auto", show_default=True)
 def explain(rule: str, form: str, color: str) -> None:

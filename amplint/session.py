@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from amplint.report import plural
 from amplint.terminal import INTERRUPTED, Failure, Progress, say, use_color
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Arguments:
     fix: bool
     unsafe_fixes: bool
     show_diff: bool
-    add_ignore: bool
+    add_ignore: str | None
     baseline: Path | None
     write_baseline: Path | None
     since: str | None
@@ -69,8 +70,8 @@ class Session:
             return INTERRUPTED
         if arguments.write_baseline is not None:
             return self._write_baseline(run, arguments.write_baseline)
-        if arguments.add_ignore:
-            return self._add_ignores(run)
+        if arguments.add_ignore is not None:
+            return self._add_ignores(run, arguments.add_ignore)
         changed = False
         if arguments.fix or arguments.show_diff:
             from amplint.fix import fix_all
@@ -144,7 +145,8 @@ class Session:
         if known is not None and arguments.write_baseline is None:
             stale = baseline.apply(run, baseline.read(known))
             if stale and not contents and not arguments.quiet:
-                say(f"{len(stale)} entries of {known} are stale; --write-baseline {known} drops them")
+                gone = plural(len(stale), "stale finding")
+                say(f"{known} holds {gone}; --write-baseline {known} drops them")
                 for entry in stale if arguments.verbose else ():
                     say(f"  {entry.path}: {entry.rule} {entry.message}")
         if arguments.since is not None:
@@ -158,48 +160,59 @@ class Session:
             count = baseline.write(path, run)
         except OSError as error:
             raise Failure(f"{path}: {error.strerror}") from None
-        if not self._arguments.quiet:
-            say(f"wrote {count} findings to {path}")
+        self._tell(f"wrote {plural(count, 'finding')} to {path}")
         _report_errors(run, self._arguments.verbose)
         return 2 if run.errors else 0
 
-    def _add_ignores(self, run: Run) -> int:
-        from amplint.ignores import with_ignores
+    def _add_ignores(self, run: Run, reason: str) -> int:
+        from amplint.ignores import suppressible, with_ignores
+        from amplint.source import SourceError
 
-        changed = with_ignores(run)
-        for display, data in changed.items():
-            self._put(display, run.sources.path(display), data)
-        if not self._arguments.quiet:
-            say(f"added suppressions for {len(run.findings)} findings to {len(changed)} files")
+        try:
+            changed = with_ignores(run, reason)
+        except SourceError as error:
+            raise Failure(f"the suppressions {error}") from None
+        self._put_all({display: (run.sources.data(display), data) for display, data in changed.items()})
+        count = len(suppressible(run))
+        self._tell(f"added suppressions for {plural(count, 'finding')}")
         _report_errors(run, self._arguments.verbose)
         return 2 if run.errors else 0
 
     def _write(self, fixed: Fixed) -> None:
-        for display, data in fixed.after.items():
-            self._put(display, Path(os.path.abspath(display)), data)
-        if self._contents and not fixed.after:  # standard input that needs no fix is passed on as it came
-            sys.stdout.buffer.write(next(iter(self._contents.values())))
-        if fixed.applied and not self._arguments.quiet:
-            say(f"fixed {len(fixed.applied)} findings in {len(fixed.after)} files")
+        self._put_all({display: (fixed.before[display], data) for display, data in fixed.after.items()})
+        if fixed.applied:
+            self._tell(f"fixed {plural(len(fixed.applied), 'finding')} in {plural(len(fixed.after), 'file')}")
 
-    def _put(self, display: str, path: Path, data: bytes) -> None:
+    def _put_all(self, changed: Mapping[str, tuple[bytes, bytes]]) -> None:
+        """Write the new bytes of files, given as (before, after) by display path; standard input is passed on."""
         from amplint.fix import write
 
-        if path in self._contents:
+        for display, (before, after) in changed.items():
+            path = Path(os.path.abspath(display))
+            if path in self._contents:
+                self._contents[path] = after
+                continue
+            try:
+                if path.read_bytes() != before:
+                    say(f"{display} has changed meanwhile, so it is left alone")
+                    continue
+                write(path, after)
+            except OSError as error:
+                raise Failure(f"{display} cannot be written: {error.strerror}") from None
+        for data in self._contents.values():
             sys.stdout.buffer.write(data)
-            return
-        try:
-            write(path, data)
-        except OSError as error:
-            raise Failure(f"{display} cannot be written: {error.strerror}") from None
+
+    def _tell(self, text: str) -> None:
+        """Say what was done."""
+        if not self._arguments.quiet:
+            say(text)
 
     def _show_diff(self, fixed: Fixed) -> None:
         from amplint.fix import diff
 
         for display, after in sorted(fixed.after.items()):
             click.echo(diff(display, fixed.before[display], after), nl=False)
-        if not self._arguments.quiet:
-            say(f"would fix {len(fixed.applied)} findings in {len(fixed.after)} files")
+        self._tell(f"would fix {plural(len(fixed.applied), 'finding')} in {plural(len(fixed.after), 'file')}")
 
     def _report(self, run: Run) -> None:
         from amplint import report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 from conftest import CLIP_LINE, CLIPPED, Amplint, notebook, stand_in
 
 import amplint as package
 from amplint import analysis, engine, registry
+from amplint.cli import cli
 
 FIXED = CLIPPED.replace("        torch.nn", "        scaler.unscale_(optimizer)\n        torch.nn")
 
@@ -235,11 +238,21 @@ def test_interruption_ends_with_130_and_no_traceback(here: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "amplint", "pipe.py"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    time.sleep(1.0)  # it waits for somebody to write into the pipe
+    writer = _writer_of(here / "pipe.py")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
+    os.close(writer)
     assert process.returncode == 130
     assert out == err.strip() == ""
+
+
+def _writer_of(pipe: Path) -> int:
+    """The writing end of a pipe, as soon as somebody waits at the other one."""
+    while True:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.05)
 
 
 def test_a_closed_pipe_is_no_fault(here: Path) -> None:
@@ -272,7 +285,7 @@ def test_color_follows_the_option_and_the_environment(
 def test_fixes_are_applied_and_told(clipped: Path, amplint: Amplint) -> None:
     result = amplint("--fix", ".")
     assert result.status == 0
-    assert "fixed 1 findings in 1 files" in result.err
+    assert "fixed 1 finding in 1 file" in result.err
     assert (clipped / "train.py").read_text() == FIXED
 
 
@@ -287,6 +300,22 @@ def test_a_diff_changes_nothing_and_ends_with_1(clipped: Path, amplint: Amplint)
     patched = subprocess.run(["patch", "-p0"], input=result.out, text=True, capture_output=True, check=False)
     assert patched.returncode == 0
     assert (clipped / "train.py").read_text() == FIXED
+
+
+def test_a_file_that_changes_under_the_run_is_left_alone(
+    clipped: Path, amplint: Amplint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from amplint import fix
+
+    def edited_meanwhile(*arguments: object) -> object:
+        result = fix_all(*arguments)  # type: ignore[arg-type]
+        (clipped / "train.py").write_text("x = 2\n")
+        return result
+
+    fix_all = fix.fix_all
+    monkeypatch.setattr(fix, "fix_all", edited_meanwhile)
+    assert "train.py has changed meanwhile" in amplint("--fix", "--no-cache", ".").err
+    assert (clipped / "train.py").read_text() == "x = 2\n"
 
 
 def test_standard_input_is_fixed_to_standard_output(here: Path, amplint: Amplint, fake_analysis: None) -> None:
@@ -312,7 +341,7 @@ def test_a_baseline_hides_what_is_known(clipped: Path, amplint: Amplint) -> None
 def test_stale_entries_of_a_baseline_are_told(clipped: Path, amplint: Amplint) -> None:
     amplint("--write-baseline", "known.json", ".")
     (clipped / "train.py").write_text("x = 1\n")
-    assert "1 entries of known.json are stale" in amplint("--baseline", "known.json", ".").err
+    assert "known.json holds 1 stale finding" in amplint("--baseline", "known.json", ".").err
     assert "stale" not in amplint("--baseline", "known.json", "clean.py").err
     (clipped / "known.json").write_text("[]")
     assert amplint("--baseline", "known.json", ".").status == 2
@@ -397,6 +426,44 @@ def test_a_page_is_shown_by_code_or_name(amplint: Amplint, spelling: str) -> Non
     assert markdown.startswith("# clip-before-unscale (AMP201)\n")
     assert "## What it does" in markdown
     assert json.loads(amplint("explain", spelling, "--format", "json").out)["code"] == "AMP201"
+
+
+# -- shells ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["ex"], ["explain"]),
+        (["--extend-s"], ["--extend-select"]),
+        (["explain", "AMP50"], ["AMP501", "AMP502", "AMP503", "AMP504"]),
+        (["--select", "AMP201,half-e"], ["AMP201,half-ema", "AMP201,half-epsilon"]),
+        (["check", "--output-format", "j"], ["json", "junit"]),
+        (["--min-confidence", ""], ["low", "medium", "high"]),
+    ],
+)
+def test_shells_complete(words: list[str], offered: list[str]) -> None:
+    complete = BashComplete(cli, {}, "amplint", "_AMPLINT_COMPLETE")
+    assert sorted(item.value for item in complete.get_completions(words[:-1], words[-1])) == sorted(offered)
+
+
+def test_shells_complete_paths() -> None:
+    complete = BashComplete(cli, {}, "amplint", "_AMPLINT_COMPLETE")
+    for words in ([], ["check"], ["--fix"], ["verify", "a.py"], ["--config"]):
+        assert [(item.value, item.type) for item in complete.get_completions(words, "sr")] == [("sr", "file")]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_loads_the_completion() -> None:
+    script = """
+        eval "$(_AMPLINT_COMPLETE=bash_source amplint)"
+        complete -p amplint
+        COMP_WORDS=(amplint explain half-ep) COMP_CWORD=2
+        _amplint_completion amplint && echo "${COMPREPLY[@]}"
+    """
+    environment = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-2:] == ["complete -o nosort -F _amplint_completion amplint", "half-epsilon"], done
 
 
 # -- results do not depend on how the run is made --------------------------------------------------------

@@ -218,6 +218,32 @@ def test_suppressions_can_be_added_for_all_findings(here: Path, amplint: Amplint
     assert ")  # amplint: ignore[AMP101, AMP201] old  # more\n" in (here / "b.py").read_text()
 
 
+def test_suppressions_can_be_added_with_a_reason(here: Path, amplint: Amplint) -> None:
+    (here / "a.py").write_text(CLIPPED)
+    (here / "b.py").write_text(CLIPPED.replace("1.0)", "1.0)  # amplint: ignore[AMP101] mine"))
+    assert amplint("--add-ignore=the scale is 1", ".").status == 0
+    assert "1.0)  # amplint: ignore[AMP201] the scale is 1\n" in (here / "a.py").read_text()
+    assert "1.0)  # amplint: ignore[AMP101, AMP201] mine\n" in (here / "b.py").read_text()
+    assert amplint("--select", "AMP201", ".").status == 0
+
+
+def test_a_suppression_that_the_encoding_cannot_hold(here: Path, amplint: Amplint) -> None:
+    text = f"# coding: latin-1\n{CLIPPED}"
+    (here / "a.py").write_text(text)
+    result = amplint("--add-ignore=→", "a.py")
+    assert (result.status, result.err) == (
+        2,
+        "error: the suppressions cannot be written as iso-8859-1: ordinal not in range(256)\n",
+    )
+    assert (here / "a.py").read_text() == text
+
+
+def test_suppressions_for_standard_input(here: Path, amplint: Amplint) -> None:
+    result = amplint("--add-ignore", "-", stdin=CLIPPED.encode())
+    assert result.out == CLIPPED.replace("1.0)", "1.0)  # amplint: ignore[AMP201]")
+    assert amplint("--add-ignore", "-", stdin=b"x = 1\n").out == "x = 1\n"
+
+
 def test_directives_know_their_own_place() -> None:
     module = SourceModule("a.py", "x = 1  # a  # amplint: ignore[AMP201] because  # b\n")
     (directive,) = directives(module)
