@@ -101,7 +101,7 @@ class Neighbours:
                     continue
                 distance[importer] = hops + 1
                 if hops + 1 < MAX_HOPS:
-                    front.append((importer, self._project.telling_names(importer), hops + 1))
+                    front.append((importer, self._project.telling_names(importer) | used, hops + 1))
 
         def nearness(caller: Path) -> tuple[int, int, str]:
             apart = len(Path(os.path.relpath(caller, file.parent)).parts)

@@ -15,7 +15,7 @@ from amplint.library import FRAMEWORK_NAMES
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import Scope
-from amplint.values import FALSE, NONE, TRUE, Class, Const, Ext, Func, Instance, Scaler, Sym, Value
+from amplint.values import FALSE, NONE, TRUE, Class, Const, Ext, Func, Instance, ListV, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv
@@ -172,10 +172,13 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
 
 def _forget_placeholders(executor: Executor, cls: Class, state: Machine, instance: Value) -> None:
     """An attribute that `__init__` sets to None, True or False and another method sets anew can be anything when a
-    step runs."""
+    step runs, and a list that `__init__` leaves empty has been filled."""
     for owner in executor.classes.lineage(cls, state)[0]:
         for name, methods in owner.scope.bound_attributes.items():
-            if state.heap.get((instance, name)) in (NONE, TRUE, FALSE) and any(m != "__init__" for m in methods):
+            held = state.heap.get((instance, name))
+            if held in (NONE, TRUE, FALSE) and any(m != "__init__" for m in methods):
+                del state.heap[(instance, name)]
+            elif isinstance(held, ListV) and not state.heap.get((held, "#items")):
                 del state.heap[(instance, name)]
 
 

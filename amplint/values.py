@@ -211,6 +211,11 @@ class Instance(Value):
     def cls(self) -> Class:
         return self.parts[0]  # type: ignore[no-any-return]
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the object comes in as an argument, so that nothing of its making is known."""
+        return isinstance(self.parts[1], tuple) and self.parts[1][:1] == ("param",)
+
 
 class Super(Value):
     """`super()` in a method: (instance, class that the method belongs to)."""

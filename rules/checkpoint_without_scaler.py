@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.guards import describe
 from amplint.layout import class_of, function_of, is_plain_path, receiver_text, text_before
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
-from amplint.values import DictV, Optimizer, Scaler, Scheduler, StateOf, Value
+from amplint.values import DictV, ItemOf, Optimizer, Scaler, Scheduler, StateOf, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.source import SourceModule
     from amplint.states import Event
+    from amplint.traces import Trace
+
+#: a collection of optimizers, by its name
+_OPTIMIZERS = re.compile(r"(^|[._])(optim\w*|opts)s?$")
 
 
 class CheckpointWithoutScaler(Rule):
@@ -91,8 +97,8 @@ class CheckpointWithoutScaler(Rule):
     ## Known limits
     Checkpoints with weights only, checkpoints of a run whose scaler is constantly disabled or whose autocast is
     constantly bfloat16, and checkpoints that a framework writes are silent. So are checkpoints that receive the
-    scaler's state later, under whatever key, and projects in which the scaler's state is saved anywhere else beside
-    that optimizer's. Loading is the matter of AMP502 and AMP503.
+    scaler's state later, under whatever key, and saves that come along with one of the scaler's state, be it in a
+    file of its own. Loading is the matter of AMP502 and AMP503.
 
     ## Fix safety
     Safe: a key `"scaler": scaler.state_dict()` is added where the checkpoint is a dict literal and the scaler is bound
@@ -119,12 +125,13 @@ class CheckpointWithoutScaler(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         driven = _driven(unit)
-        if not driven or _scaler_is_saved(unit):
+        if not driven or _may_be_saved_unseen(unit):
             return
+        complete = _complete(unit)
         functions: set[int] = set()
-        for _, _, event in unit.events("save"):
+        for trace, position, event in unit.events("save"):
             step = _resumable(event, driven)
-            if step is None:
+            if step is None or id(event.site.node) in complete:
                 continue
             built = event.details["literal"]
             site = _literal(event) or event.site
@@ -135,10 +142,11 @@ class CheckpointWithoutScaler(Rule):
             steps = [(step.site, "the scaler is in use here")]
             if built is not None and built is not site:
                 steps.append((built, "the checkpoint is put together here"))
+                steps.extend(_entries(trace, position, event))
             if site is not event.site:
                 steps.append((event.site, "saved here"))
             yield Fault(
-                site,
+                _without_argument(event, site),
                 "the checkpoint holds the optimizer's state and not the scaler's",
                 (*unit.call_steps(event), *steps),
                 unit.assumptions(event),
@@ -156,15 +164,28 @@ def _driven(unit: Unit) -> dict[Value, Event]:
     return found
 
 
-def _scaler_is_saved(unit: Unit) -> bool:
-    """Whether the state of any scaler is asked for, or a scaler handed to what saves, anywhere in reach."""
-    for _, _, event in unit.events("state_dict"):
-        if isinstance(event.details["of"], Scaler):
-            return True
-    for _, _, event in unit.events("save"):
-        if any(isinstance(v, Scaler) for v in event.details["contents"]):
-            return True
-    return unit.mentions_scaler_state()
+def _asks_for_scaler_state(event: Event) -> bool:
+    if event.kind == "state_dict":
+        return isinstance(event.details["of"], Scaler)
+    return event.kind == "save" and any(isinstance(v, Scaler) for v in event.details["contents"])
+
+
+def _may_be_saved_unseen(unit: Unit) -> bool:
+    """Whether the text asks a scaler for its state in a place that no trace leads to."""
+    return unit.mentions_scaler_state() and not any(
+        _asks_for_scaler_state(event) for _, _, event in unit.events("state_dict", "save")
+    )
+
+
+def _complete(unit: Unit) -> frozenset[int]:
+    """The saves that come along with the scaler's state, in the same file or in another one, on some path."""
+    return frozenset(
+        id(event.site.node)
+        for trace in unit.traces
+        if any(map(_asks_for_scaler_state, trace.events))
+        for event in trace.events
+        if event.kind == "save"
+    )
 
 
 def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
@@ -179,13 +200,46 @@ def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
         optimizer = of.optimizer if isinstance(of, Scheduler) else of
         if optimizer in driven:
             return driven[optimizer]
+        if isinstance(of, ItemOf) and _OPTIMIZERS.search(describe(of.parts[0])):
+            # one of all the optimizers that there are
+            return next(iter(driven.values()))
     return None
+
+
+def _entries(trace: Trace, position: int, save: Event) -> Iterator[tuple[Site, str]]:
+    """Where the optimizer's state is put into a checkpoint that is no single literal."""
+    saved = save.details["contents"]
+    for event in trace.events[:position]:
+        if event.kind == "state_dict" and event.optimizer is not None and StateOf(event.optimizer) in saved:
+            yield event.site, "the optimizer's state goes in here"
+
+
+def _without_argument(event: Event, site: Site) -> Site:
+    """The call that leaves the scaler out, where the function that saves would take it; else `site`."""
+    for call in reversed(event.calls):
+        function = function_of(site)
+        if not isinstance(function, cst.FunctionDef) or not _takes_scaler(function, site.module):
+            break
+        site = call
+    return site
+
+
+def _takes_scaler(function: cst.FunctionDef, module: SourceModule) -> bool:
+    """Whether a function has a parameter for the scaler, or saves whatever else it is given."""
+    parameters = function.params
+    if any("scaler" in p.name.value.lower() for p in (*parameters.params, *parameters.kwonly_params)):
+        return True
+    rest = parameters.star_kwarg
+    if rest is None:
+        return False
+    handed_on = rf"(\.update\(\s*(\*\*)?|[(,{{]\s*\*\*)\s*{rest.name.value}\b"
+    return re.search(handed_on, module.segment(function.body)) is not None
 
 
 def _literal(event: Event) -> Site | None:
     """Where the dict that is saved is written down, if the optimizer's state is named there."""
     literal: Site | None = event.details["literal"]
-    if literal is None or not isinstance(event.details["payload"], DictV):
+    if literal is None or not isinstance(event.details["holder"], DictV):
         return None
     return literal if "state_dict" in literal.module.segment(literal.node) else None
 

@@ -173,6 +173,24 @@ class Builtins:
         """`typing.cast(type, value)` is its value."""
         return [(state, pos[1] if len(pos) > 1 else NONE, None)]
 
+    def launch(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """`Thread(target=function, args=...)`, `spawn(function, args=...)`: the function runs once, here."""
+        role = library.role(callee.dotted)
+        first = 1 if role == "runs_target" else 0
+        given = pos[first : first + 1] or [kw[name] for name in ("target", "fn", "function") if name in kw]
+        target = given[0] if given else NONE
+        launched = Result(callee, tuple(pos), state.loops)
+        if not isinstance(target, (Func, Partial)):
+            return [(state, launched, None)]
+        arguments = kw.get("args", pos[first + 1] if len(pos) > first + 1 else Sequence())
+        values = list(self.x.loops.items_of(arguments, state) or (Many(arguments),))
+        if role == "runs_ranked":
+            values.insert(0, Sym("rank", id(site.node)))
+        outcomes = self.x.calls.invoke(target, values, {}, site, state, stmt)
+        return [(after, launched, signal) for after, _, signal in outcomes]
+
     def partial(
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[CallOutcome]:

@@ -10,6 +10,7 @@ from amplint.values import (
     AttrOf,
     Const,
     DictV,
+    Ext,
     Instance,
     ItemOf,
     ListV,
@@ -108,6 +109,9 @@ class Containers:
             return [a for a in value.args[1 if value.op == "ite" else 0 :] if isinstance(a, Value)]
         if isinstance(value, Result):
             return [a for a in value.args if isinstance(a, Value)]
+        if isinstance(value, AttrOf) and _is_record(value.base):
+            # whichever of its fields it is
+            return self.parts_of(value.base, state)
         return []
 
     def contents(self, value: Value, state: Machine) -> list[Value]:
@@ -136,3 +140,10 @@ class Containers:
         if isinstance(value, DictV):
             return bool(state.heap.get((value, "#open")))
         return isinstance(value, (Sym, Result, ItemOf, AttrOf)) and not self.parts_of(value, state)
+
+
+def _is_record(value: Value) -> bool:
+    """Whether a value is an object of an unknown class that was made from its fields."""
+    if not isinstance(value, Result) or not value.args or not isinstance(value.callee, Ext):
+        return False
+    return value.callee.dotted.rpartition(".")[2][:1].isupper()

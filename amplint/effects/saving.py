@@ -16,6 +16,7 @@ from amplint.values import (
     Net,
     Result,
     Scaler,
+    StateOf,
     Sym,
     Value,
 )
@@ -42,6 +43,7 @@ class Saving:
 
     def save(self, payload: Value, function: str, site: Site, state: Machine) -> None:
         """Record that something is written to disk."""
+        holder = self._holder(payload, state)
         self.x.record(
             "save",
             site,
@@ -51,9 +53,24 @@ class Saving:
                 "contents": tuple(self.effects.containers.contents(payload, state)),
                 "function": function,
                 "open": self.effects.containers.is_open(payload, state),
-                "literal": self.x.sites.get(payload) if isinstance(payload, (DictV, Instance)) else None,
+                "holder": holder,
+                "literal": self.x.sites.get(holder) if holder is not None else None,
                 "stages": {scaler: book.stages for scaler, book in state.books.items()},
             },
+        )
+
+    def _holder(self, payload: Value, state: Machine) -> Value | None:
+        """The dict or object that holds states, where it is the payload itself or a part of it."""
+        if isinstance(payload, (DictV, Instance)):
+            return payload
+        return next(
+            (
+                value
+                for value in self.effects.containers.parts_of(payload, state)
+                if isinstance(value, DictV)
+                and any(isinstance(part, StateOf) for part in self.effects.containers.parts_of(value, state))
+            ),
+            None,
         )
 
     def copy(

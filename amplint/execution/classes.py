@@ -92,7 +92,11 @@ class Classes:
         made = self.materialise(base, name, state)
         if made is not None:
             return made
-        return self.class_attribute(base.cls, name, state) or AttrOf(base, name)
+        shared = self.class_attribute(base.cls, name, state)
+        if shared is None or (isinstance(shared, Const) and base.is_given):
+            # what a field starts with says nothing of an object that somebody else has made
+            return AttrOf(base, name)
+        return shared
 
     def _property(self, func: Func, state: Machine) -> Value:
         if self.x.calls.too_deep(func, state):
