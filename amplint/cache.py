@@ -58,19 +58,19 @@ class ObservedProject(Project):
     def candidates(self, importer: Path, dotted: str, level: int) -> Iterator[Path]:
         found = list(super().candidates(importer, dotted, level))
         question = Question(str(importer), dotted, level)
-        known = self._asked.setdefault(str(importer.resolve()), {})
+        known = self._asked.setdefault(os.path.realpath(importer), {})
         if question not in known:
             known[question] = _answer(found, self._digests)
         yield from found
 
     def saw(self, file: Path, data_digest: str) -> None:
         """Remember the bytes with which a file is analysed that the project did not read itself."""
-        self._digests.setdefault(str(file.resolve()), data_digest)
+        self._digests.setdefault(os.path.realpath(file), data_digest)
 
     def asked_from(self, file: Path) -> dict[Question, Answer]:
         """Every import that can have had a part in the analysis of a file, with what was found."""
         everything: dict[Question, Answer] = {}
-        pending, seen = [str(file.resolve())], set()
+        pending, seen = [os.path.realpath(file)], set()
         while pending:
             importer = pending.pop()
             if importer in seen:
@@ -92,7 +92,7 @@ class ObservedProject(Project):
 def _answer(files: Iterable[Path], digests: dict[str, str]) -> Answer:
     answer = []
     for file in files:
-        path = str(file.resolve())
+        path = os.path.realpath(file)
         if path not in digests:
             try:
                 digests[path] = digest(file.read_bytes())

@@ -6,6 +6,7 @@ Every file has the settings of the nearest configuration above it; the command l
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -399,7 +400,7 @@ class Configuration:
     def _read(self, folder: Path) -> Settings:
         for name in ("amplint.toml", "pyproject.toml"):
             path = folder / name
-            if not path.is_file():
+            if not os.path.isfile(path):  # nor where nobody may look
                 continue
             if name == "pyproject.toml" and not _mentions_amplint(path):
                 continue  # whatever else is wrong with it is no concern of amplint's

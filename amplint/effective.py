@@ -21,7 +21,7 @@ def described(paths: Sequence[Path], configuration: Configuration) -> str:
     governed: dict[tuple[Settings, str], list[str]] = {}
     for given in paths:
         path = Path(os.path.abspath(base / given))
-        folder = path if path.is_dir() else path.parent
+        folder = path if os.path.isdir(path) else path.parent
         settings = configuration.for_folder(folder)
         governed.setdefault((settings, target_of(folder, settings.torch)), []).append(display_path(path, base))
     return "\n".join(_section(*key, names) for key, names in governed.items())

@@ -270,7 +270,7 @@ def _common_folder(paths: Sequence[Path], base: Path) -> Path:
         common = Path(os.path.commonpath(absolute)) if absolute else base
     except ValueError:  # different drives
         common = base
-    return common if common.is_dir() else common.parent
+    return common if os.path.isdir(common) else common.parent
 
 
 def _sources(files: Iterable[SourceFile], contents: Mapping[Path, bytes]) -> Sources:
@@ -769,7 +769,7 @@ def _stable_path(plan: _Plan) -> str:
     root = plan.settings.root if plan.settings.source is not None else None
     if root is None:
         parents = plan.file.path.parents
-        root = next((folder for folder in parents if (folder / ".git").exists()), plan.settings.root)
+        root = next((folder for folder in parents if os.path.exists(folder / ".git")), plan.settings.root)
     return _relative(plan.file.path, root)
 
 

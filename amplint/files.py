@@ -57,7 +57,7 @@ def discover(
         path = Path(os.path.abspath(base / given))
         if force_exclude and _is_excluded_from_above(path, settings_of):
             continue
-        if path.is_dir():
+        if os.path.isdir(path):
             for inside in filter(None, _walk(path, settings_of, base, problems)):
                 found.setdefault(inside, SourceFile(inside, display_path(inside, base)))
         else:
@@ -77,7 +77,7 @@ def project_files(root: Path, settings_of: SettingsOf, entries: int) -> list[Pat
 
 def _without_second_names(files: Sequence[SourceFile]) -> list[SourceFile]:
     """Leave out symbolic links to files that are looked at anyway."""
-    links = {file.path for file in files if not file.named and file.path.is_symlink()}
+    links = {file.path for file in files if not file.named and os.path.islink(file.path)}
     if not links:
         return list(files)
     seen = {os.path.realpath(file.path) for file in files if file.path not in links}
@@ -92,7 +92,7 @@ def _without_second_names(files: Sequence[SourceFile]) -> list[SourceFile]:
 
 def _is_excluded_from_above(path: Path, settings_of: SettingsOf) -> bool:
     """Whether a path or a folder around it is excluded by the settings, as the walk would have found it."""
-    folder = path if path.is_dir() else path.parent
+    folder = path if os.path.isdir(path) else path.parent
     settings = settings_of(folder)
     try:
         relative = path.relative_to(settings.root)
@@ -100,7 +100,9 @@ def _is_excluded_from_above(path: Path, settings_of: SettingsOf) -> bool:
         return False
     parts = relative.parts
     tails = (PurePath(*parts[: i + 1]).as_posix() for i in range(len(parts)))
-    return any(_excludes(settings.excluded, tail, i + 1 < len(parts) or path.is_dir()) for i, tail in enumerate(tails))
+    return any(
+        _excludes(settings.excluded, tail, i + 1 < len(parts) or os.path.isdir(path)) for i, tail in enumerate(tails)
+    )
 
 
 def _excludes(patterns: tuple[str, ...], relative: str, is_folder: bool) -> bool:
@@ -138,7 +140,7 @@ def _ignore_files_above(folder: Path) -> tuple[_IgnoreFile, ...]:
     for parent in (folder, *folder.parents):
         if parent != folder:
             above.append(parent)
-        if (parent / ".git").exists():
+        if os.path.exists(parent / ".git"):
             own = _ignore_file(parent, ".git/info/exclude")
             return (*own, *(found for p in reversed(above) for found in _ignore_file(p)))
     return ()

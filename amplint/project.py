@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cached_property
 from pathlib import Path
@@ -314,12 +315,12 @@ class Project:
     def for_file(cls, path: Path, settings: object = None) -> Project:
         """The project of a file: the nearest folder with a version control or packaging mark, else the working folder
         where the file lies inside of it, else the folder around the outermost package."""
-        folder = path.resolve().parent
+        folder = Path(os.path.realpath(path)).parent
         for candidate in (folder, *folder.parents):
-            if any((candidate / mark).exists() for mark in _ROOT_MARKS):
+            if any(os.path.exists(candidate / mark) for mark in _ROOT_MARKS):
                 return cls(candidate, settings)
         top = folder
-        while (top / "__init__.py").exists() and top.parent != top:
+        while os.path.exists(top / "__init__.py") and top.parent != top:
             top = top.parent
         here = Path.cwd()
         if here in top.parents and here.parent != here:
@@ -328,7 +329,7 @@ class Project:
 
     def enter(self, source: SourceModule, file: Path | None = None) -> ModuleEnv:
         """The environment of a module that is being checked itself."""
-        key = (file or Path(source.path)).resolve()
+        key = Path(os.path.realpath(file or source.path))
         known = self._modules.get(key)
         if known is not None and known.source is source:
             return known
@@ -432,12 +433,12 @@ class Project:
             if not (target == self.root or self.root in target.parents):
                 continue
             for file in (target.with_suffix(".py") if parts else None, target / "__init__.py"):
-                if file is not None and file.is_file():
+                if file is not None and os.path.isfile(file):
                     yield file
                     return
 
     def _load(self, importer: ModuleEnv, file: Path) -> ModuleEnv | None:
-        key = file.resolve()
+        key = Path(os.path.realpath(file))
         if key in self._modules:
             return self._modules[key]
         self._modules[key] = None
@@ -465,10 +466,10 @@ class Project:
             for _ in shown.parts:
                 anchor = anchor.parent
             try:
-                return file.resolve().relative_to(anchor).as_posix()
+                return Path(os.path.realpath(file)).relative_to(anchor).as_posix()
             except ValueError:
                 pass
         try:
-            return file.resolve().relative_to(Path.cwd()).as_posix()
+            return Path(os.path.realpath(file)).relative_to(Path.cwd()).as_posix()
         except ValueError:
             return file.as_posix()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ class _History:
     def content(self, path: Path) -> bytes | None:
         """A file as it was; None where it was not there."""
         try:
-            relative = path.resolve().relative_to(self._root.resolve()).as_posix()
+            relative = Path(os.path.realpath(path)).relative_to(os.path.realpath(self._root)).as_posix()
         except ValueError:
             return None
         command = ["git", "-C", str(self._root), "show", f"{self._commit}:{self._before.get(relative, relative)}"]

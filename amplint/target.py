@@ -6,6 +6,7 @@ Of a range the lowest version counts, since a finding must be true for every ver
 from __future__ import annotations
 
 import configparser
+import os
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -74,7 +75,7 @@ def asked_for(folder: Path) -> str | None:
     found = [version for version in map(lowest, _torch_ranges(folder)) if version]
     if found:
         return min(found, key=Version)
-    if folder.parent == folder or any((folder / name).exists() for name in _REPOSITORY):
+    if folder.parent == folder or any(os.path.exists(folder / name) for name in _REPOSITORY):
         return None
     return asked_for(folder.parent)
 
@@ -82,10 +83,10 @@ def asked_for(folder: Path) -> str | None:
 def _torch_ranges(folder: Path) -> Iterator[str]:
     """The ranges under which the files of one folder ask for torch."""
     pyproject = folder / "pyproject.toml"
-    if pyproject.is_file():
+    if os.path.isfile(pyproject):
         yield from _from_pyproject(pyproject)
     setup = folder / "setup.cfg"
-    if setup.is_file():
+    if os.path.isfile(setup):
         yield from _from_setup_cfg(setup)
     try:
         requirements = sorted(folder.glob("requirements*.txt"))
