@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from amplint.verify.callgraph import CallGraph, Unit
+from amplint.verify.callgraph import CallGraph, Unit, dotted
 from amplint.verify.replay import GRADIENT_EVENT, Driver, Replay
 
 #: rules with nothing to execute, and why
@@ -191,6 +191,7 @@ def _drivers(project: CallGraph, path: str, first: int) -> list[Driver]:
                 distance[key] = distance[unit.key] + 1
                 queue.append(project.units[key])
     drivers: list[Driver] = []
+    chains = [c for c in chains if not _is_direction(project, c[1])] or chains
     for _, unit in sorted(chains, key=lambda c: (-c[0], c[1].key)):
         drivers.extend(_driver_of(project, unit, events, callers))
     unique: list[Driver] = []
@@ -198,6 +199,14 @@ def _drivers(project: CallGraph, path: str, first: int) -> list[Driver]:
         if driver not in unique:
             unique.append(driver)
     return unique[:6]
+
+
+def _is_direction(project: CallGraph, unit: Unit) -> bool:
+    """Whether a unit is a method of an autograd Function: torch calls it, nobody else does."""
+    if unit.cls is None:
+        return False
+    _, node = project.classes[unit.cls]
+    return any(dotted(base).rsplit(".", 1)[-1] == "Function" for base in node.bases)
 
 
 def _module_drivers(
@@ -233,7 +242,7 @@ def _driver_of(
     if unit.qualname == "<module>":
         return [Driver("module", unit.path)]
     if unit.cls is None:
-        return [Driver("function", unit.path, unit.name, once=_makes_and_loops(unit), loops=_loops(unit.node))]
+        return [Driver("function", unit.path, unit.name, once=_makes_and_loops(project, unit), loops=_loops(unit.node))]
     return [_class_driver(project, unit, events, callers)]
 
 
@@ -241,8 +250,21 @@ def _loops(node: ast.AST) -> bool:
     return any(isinstance(n, ast.For | ast.While) for n in ast.walk(node))
 
 
-def _makes_and_loops(unit: Unit) -> bool:
-    return _loops(unit.node) and "GradScaler(" in ast.unparse(unit.node)
+def _makes_and_loops(project: CallGraph, unit: Unit) -> bool:
+    """Whether a unit makes a scaler and loops itself or in what it calls: one call of it is a whole training."""
+    if "GradScaler(" not in ast.unparse(unit.node):
+        return False
+    seen: set[tuple[str, str]] = set()
+    queue = [unit]
+    while queue:
+        current = queue.pop()
+        if current.key in seen:
+            continue
+        seen.add(current.key)
+        if _loops(current.node):
+            return True
+        queue.extend(project.units[key] for key in project.callees(current))
+    return False
 
 
 def _class_driver(
@@ -286,6 +308,7 @@ def _class_driver(
         unit.path,
         unit.cls,
         methods=[r.name for r in training] or [unit.name],
+        once=any(_makes_and_loops(project, r) for r in training),
         loops=any(_loops(r.node) for r in training),
         tail=[r.name for r in saving if training],
     )

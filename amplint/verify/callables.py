@@ -102,6 +102,7 @@ class Callables(Operations):
             real: Any = torch.amp.autocast
             self.guarded(lambda: real(**probe_settings))
         text = device if isinstance(device, str) else "cuda"
+        self.ledger.note("autocast", device=text)
         enabled = settings.get("enabled", True)
         cache = settings.get("cache_enabled")
         self.unentered.append((self.path, self.line))
@@ -151,7 +152,10 @@ class Callables(Operations):
     def call_model(self, model: nn.Module, args: list[object], keywords: dict[str, object]) -> Any:
         inputs = self._tensors([*args, *(v for v in keywords.values())])
         self.see_halves(list(inputs))
-        return self.guarded(lambda: model(*inputs))
+        made = self.guarded(lambda: model(*inputs))
+        if isinstance(made, Tensor) and len(self.outputs) < 500:
+            self.outputs.append(float(made.detach().float().sum()))
+        return made
 
     def call_unknown(self, unknown: Unknown, args: list[object], keywords: dict[str, object]) -> object:
         bound = unknown.bound or self.roles.get(unknown.label)

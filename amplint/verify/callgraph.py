@@ -35,6 +35,8 @@ COMMON = {
     "reset",
     "items",
 }
+#: methods of a module that return the module
+HANDS_ON = {"to", "cuda", "cpu", "half", "bfloat16", "float", "double", "train", "eval", "requires_grad_"}
 
 
 @dataclass
@@ -66,6 +68,13 @@ def words(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).strip("_").lower()
 
 
+def _constructor(call: ast.Call) -> ast.Call:
+    """The first call of a chain such as `Net(8).to(device).train()`, whose result the others hand on."""
+    while isinstance(call.func, ast.Attribute) and call.func.attr in HANDS_ON and isinstance(call.func.value, ast.Call):
+        call = call.func.value
+    return call
+
+
 def dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Name):
         return node.id
@@ -82,6 +91,8 @@ class CallGraph:
         self.units: dict[tuple[str, str], Unit] = {}
         self.classes: dict[str, tuple[str, ast.ClassDef]] = {}
         self.attribute_types: dict[tuple[str, str], str] = {}
+        #: names that stand for the `apply` of an autograd Function, by their last part
+        self.applied: dict[str, str] = {}
         for path, tree in trees.items():
             body = ast.Module(body=[], type_ignores=[])
             body.lineno, body.end_lineno = 1, 10**9  # type: ignore[attr-defined]
@@ -118,12 +129,18 @@ class CallGraph:
                     unit.plain.add(child.func.id)
                 elif isinstance(child.func, ast.Attribute):
                     unit.methods.append((dotted(child.func.value), child.func.attr))
+            elif isinstance(child, ast.Attribute) and child.attr == "apply":
+                unit.methods.append((dotted(child.value), "apply"))
         self.units[unit.key] = unit
 
     def _learn_types(self, unit: Unit) -> None:
         for child in ast.walk(unit.node):
+            if isinstance(child, ast.Assign) and isinstance(child.value, ast.Attribute) and child.value.attr == "apply":
+                cls = dotted(child.value.value).rsplit(".", 1)[-1]
+                if cls in self.classes:
+                    self.applied.update((dotted(target).rsplit(".", 1)[-1], cls) for target in child.targets)
             if isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
-                made = dotted(child.value.func).rsplit(".", 1)[-1]
+                made = dotted(_constructor(child.value).func).rsplit(".", 1)[-1]
                 if made in self.classes:
                     for target in child.targets:
                         name = dotted(target)
@@ -160,7 +177,9 @@ class CallGraph:
                     out.add(key)
             if name in self.classes:
                 out |= self._method(name, "__init__")
+            out |= self._directions(self.applied.get(name))
         for receiver, name in unit.methods:
+            out |= self._directions(receiver.rsplit(".", 1)[-1] if name == "apply" else self.applied.get(name))
             if receiver in ("self", "super", "?", "cls") and unit.cls:
                 out |= self._method(unit.cls, name)
             typed = unit.types.get(receiver) or (self.attribute_types.get((unit.cls, receiver)) if unit.cls else None)
@@ -179,6 +198,10 @@ class CallGraph:
                     out.add(key)
         out.discard(unit.key)
         return out
+
+    def _directions(self, cls: str | None) -> set[tuple[str, str]]:
+        """What applying an autograd Function runs."""
+        return self._method(cls, "forward") | self._method(cls, "backward") if cls in self.classes else set()
 
     def _method(self, cls: str, name: str, bases: bool = True) -> set[tuple[str, str]]:
         if cls not in self.classes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,12 +12,14 @@ import torch
 
 from amplint.verify.cuda_facts import bce_message
 from amplint.verify.oracle import CONDITIONS, HALF, PLAIN, REFERENCE, Case, Judgement, by_gradients, difference, raised
-from amplint.verify.stage import Outcome, Setting
+from amplint.verify.stage import Outcome
 from amplint.verify.standins import Run
 
 AUTOCAST = Run("autocast on", autocast=True, gain=1.0)
 NOMINAL = PLAIN[0]
 OVERFLOW = CONDITIONS[0]
+#: newer ones keep the casts that were made under no_grad apart
+LAST_WITH_SHARED_CACHE = (2, 9)
 
 #: rules that are shown without two optimizer steps: the operation itself is wrong
 STEPLESS = {
@@ -24,6 +27,8 @@ STEPLESS = {
     "AMP104",
     "AMP105",
     "AMP106",
+    "AMP107",
+    "AMP108",
     "AMP109",
     "AMP403",
     "AMP404",
@@ -72,9 +77,18 @@ def frozen_weights(case: Case) -> Judgement | None:
     if best < 3:
         fresh = case.run(replace(run, name="no weight cache", no_cache=True))
         found = difference(fresh, seen, 1e-3)
-        if found is None or not found.bad:
+        if found is not None and found.bad:
+            return Judgement("confirmed", f"against the same run without the weight cache: {found.figure}", run.name)
+        pairs = zip(seen.world.outputs, fresh.world.outputs, strict=False)
+        stale = [(a, b) for a, b in pairs if abs(a - b) > 1e-2 * max(abs(b), 1e-6)]
+        if not stale or len(seen.world.outputs) != len(fresh.world.outputs):
             return None
-        return Judgement("confirmed", f"against the same run without the weight cache: {found.figure}", run.name)
+        return Judgement(
+            "confirmed",
+            f"{len(stale)} of {len(seen.world.outputs)} outputs are those of the weights before: "
+            f"{stale[0][0]:.4g} instead of {stale[0][1]:.4g}",
+            run.name,
+        )
     return Judgement(
         "confirmed",
         f"loss of a repeated batch stood still over {best} steps; without autocast it went from "
@@ -120,8 +134,7 @@ def bad_argument(case: Case) -> Judgement | None:
             return Judgement("confirmed", f"the scaler's device is {device} and its scale stays {scale}", NOMINAL.name)
         if isinstance(scale, bool | str) or (isinstance(scale, int | float) and scale <= 0):
             return Judgement("confirmed", f"the initial scale is {scale!r}", NOMINAL.name)
-    text = "\n".join(case.replay.texts)
-    if "cuda:" in text or "device" in text:
+    if any(":" in e.data["device"] for e in seen.events("autocast") if case.is_flagged(e.path, e.line)):
         return Judgement("inconclusive", reason="version: an index in device_type raises before torch 2.4 only")
     return None
 
@@ -327,14 +340,11 @@ def scaler_with_bf16(case: Case) -> Judgement | None:
 
 def flag_mismatch(case: Case) -> Judgement | None:
     """Some values of the flags put fp16 autocast beside an absent scaler, or use a scaler that is None."""
-    assumed = case.scout.world.assumed if case.scout is not None else {}
-    flags = {n.split(" is ")[0].rsplit(".", 1)[-1] for n in assumed if n.endswith((" is true", " is false"))}
-    names = sorted(flags | set(case.replay.guards))
     turns: list[dict[str, bool]] = [{}]
-    for name in names[:5]:
+    for name in _switches(case):
         turns += [{name: False}, {name: True}]
     for turn in turns:
-        seen = case.aside(NOMINAL, Setting(case.setting.driver, {**case.setting.flags, **turn}))
+        seen = case.aside(NOMINAL, replace(case.setting, flags={**case.setting.flags, **turn}))
         shown = ", ".join(f"{k} {'true' if v else 'false'}" for k, v in turn.items()) or "as written"
         error = seen.error
         if (
@@ -351,21 +361,30 @@ def flag_mismatch(case: Case) -> Judgement | None:
 
 
 def incomplete_window(case: Case) -> Judgement | None:
-    """Batches whose gradients are cleared before any step sees them."""
-    for length in (5, 6, 7):
-        seen = case.aside(NOMINAL, replace(case.setting, length=length), 40)
-        pending = lost = total = 0
-        for event in seen.ledger.events:
-            if event.kind == "backward":
-                pending, total = pending + 1, total + 1
-            elif event.kind == "scaler.step":
-                pending = 0
-            elif event.kind == "zero_grad":
-                lost, pending = lost + pending, 0
-        if lost and seen.steps_taken:
-            return Judgement(
-                "confirmed", f"{lost} of {total} batches have no effect (epochs of {length})", f"epochs of {length}"
-            )
+    """Batches whose gradients are cleared, or left behind, before any step sees them."""
+    drivers = [case.setting.driver, *(d for d in case.replay.drivers if d.once and d != case.setting.driver)]
+    left = False
+    for driver in drivers:
+        whole = driver.once or driver.kind == "module"
+        for length, run in ((5, NOMINAL), (6, NOMINAL), (7, NOMINAL), (6, replace(NOMINAL, short=True))):
+            seen = case.aside(run, replace(case.setting, driver=driver, length=length), 80)
+            pending = lost = total = 0
+            for event in seen.ledger.events:
+                if event.kind == "backward":
+                    pending, total = pending + 1, total + 1
+                elif event.kind == "scaler.step":
+                    pending = 0
+                elif event.kind == "zero_grad":
+                    lost, pending = lost + pending, 0
+            complete = seen.error is None and seen.broke is None and total < 80
+            if complete and whole:
+                lost += pending
+            left = left or (complete and pending > 0)
+            if lost and seen.steps_taken:
+                variant = "batches in fewer parts" if run.short else f"epochs of {length}"
+                return Judgement("confirmed", f"{lost} of {total} batches have no effect ({variant})", variant)
+    if left:
+        return Judgement("inconclusive", reason="loop driven elsewhere: what follows the last window is not in sight")
     return None
 
 
@@ -454,7 +473,19 @@ def not_restored(case: Case) -> Judgement | None:
     return None
 
 
+def _switches(case: Case) -> list[str]:
+    """Names of flags that the program decides by, as far as the search for a way met them."""
+    assumed = case.scout.world.assumed if case.scout is not None else {}
+    flags = {n.split(" is ")[0].rsplit(".", 1)[-1] for n in assumed if n.endswith((" is true", " is false"))}
+    return sorted(flags | set(case.replay.guards))[:5]
+
+
 def load_unguarded(case: Case) -> Judgement | None:
+    for name in _switches(case):
+        setting = replace(case.setting, flags={**case.setting.flags, name: False})
+        error = case.aside(NOMINAL, setting).error
+        if error is not None and error.kind == "AttributeError" and case.is_flagged(error.path, error.line):
+            return Judgement("conditional", f"raises {error.text}", f"{name} is false")
     run = Run("a checkpoint of a disabled scaler", empty_state=True)
     made = case.run(NOMINAL).events("scaler")
     if made and not any(e.data["switchable"] for e in made):
@@ -483,12 +514,56 @@ def saved_mid_step(case: Case) -> Judgement | None:
     return None
 
 
-def by_version(case: Case) -> Judgement | None:
-    return Judgement("inconclusive", reason=f"version: needs torch <= 2.9, this is {torch.__version__}")
+def weight_cache(case: Case) -> Judgement | None:
+    """Gradients with the cache of 16-bit weights against those without it."""
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if release > LAST_WITH_SHARED_CACHE:
+        newest = ".".join(map(str, LAST_WITH_SHARED_CACHE))
+        return Judgement("inconclusive", reason=f"version: needs torch <= {newest}, this is {torch.__version__}")
+    seen, fresh = case.run(AUTOCAST), case.run(replace(AUTOCAST, name="no weight cache", no_cache=True))
+    found = difference(fresh, seen, 1e-3)
+    if found is not None and found.bad:
+        return Judgement("confirmed", f"against the same run without the weight cache: {found.figure}", AUTOCAST.name)
+    text = raised(fresh, seen) or _lost_graph(fresh, seen)
+    return Judgement("confirmed", text, AUTOCAST.name) if text is not None else None
+
+
+def _lost_graph(fresh: Outcome, seen: Outcome) -> str | None:
+    """What backward says where the cached weights have no graph behind them."""
+    error = seen.error
+    if error is None or fresh.error is not None or "does not require grad" not in error.text:
+        return None
+    return f"raises {error.text.splitlines()[0][:120]} (line {error.line})"
 
 
 def custom_function(case: Case) -> Judgement | None:
-    return Judgement("inconclusive", reason="a custom autograd Function is not executed in a replay")
+    """An autograd Function of the user's: a clash of dtypes in it, or other gradients than with the decorators."""
+    seen = case.run(AUTOCAST)
+    error = seen.error
+    if error is not None and error.from_torch and "_fwd_used_autocast" in error.text:
+        return Judgement("confirmed", f"raises {error.text.splitlines()[0][:140]}", AUTOCAST.name)
+    clashes = [text for path, line, text in seen.world.clashes if _in_flagged_class(case, path, line)]
+    if clashes:
+        return Judgement("confirmed", f"raises {clashes[0]}", AUTOCAST.name)
+    if not seen.world.reversed_functions:
+        return Judgement("inconclusive", reason="no backward of the Function ran in the replay")
+    dressed = case.run(replace(AUTOCAST, name="with custom_fwd and custom_bwd", decorated=True))
+    found = difference(dressed, seen, 1e-5)
+    if found is not None and found.bad:
+        return Judgement("confirmed", f"against the decorated Function: {found.figure}", AUTOCAST.name)
+    for path, line, name in seen.world.replaced:
+        if _in_flagged_class(case, path, line):
+            return Judgement("inconclusive", reason=f"{name} of the Function does not run on stand-ins")
+    return None
+
+
+def _in_flagged_class(case: Case, path: str, line: int) -> bool:
+    """Whether the class that begins on a line is the flagged one, or holds the flagged line."""
+    for node in ast.walk(case.stage.trees[path]):
+        if isinstance(node, ast.ClassDef) and node.lineno == line:
+            first = min([line, *(d.lineno for d in node.decorator_list)])
+            return any(p == path and first <= at <= (node.end_lineno or line) for p, at, _ in case.replay.flagged)
+    return False
 
 
 OWN: dict[str, Callable[[Case], Judgement | None]] = {
@@ -499,7 +574,7 @@ OWN: dict[str, Callable[[Case], Judgement | None]] = {
     "AMP105": bce,
     "AMP106": island_without_cast,
     "AMP107": custom_function,
-    "AMP108": by_version,
+    "AMP108": weight_cache,
     "AMP109": leaked_region,
     "AMP110": no_scaler,
     "AMP111": loss_outside,

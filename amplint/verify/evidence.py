@@ -21,6 +21,7 @@ RUNTIME = (
     "guesses",
     "plan",
     "props",
+    "functions",
     "surroundings",
     "operations",
     "callables",

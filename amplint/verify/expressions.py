@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from amplint.verify.objects import (
+    AmpDecorated,
     Bound,
     BudgetSpent,
     Dotted,
@@ -286,6 +287,8 @@ class Expressions:
             return self.call_function(function, args, keywords)
         if isinstance(function, Bound):
             return self.call(function.function, [function.receiver, *args], keywords)
+        if isinstance(function, AmpDecorated):
+            return self.call(function.function, args, keywords)
         if isinstance(function, Partial):
             return self.call(function.function, [*function.args, *args], {**function.keywords, **keywords})
         if isinstance(function, Wrapped):

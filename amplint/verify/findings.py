@@ -190,7 +190,7 @@ def _changed(request: _Request, edits: dict[str, list[Change]]) -> Replay | None
     if not all(name in request.sources for name in edits):
         return None
     sources = {name: apply_edits(text, edits.get(name, ())) for name, text in request.sources.items()}
-    begin = moved(request.sources[path], first, edits.get(path, ()))
+    begin = _found_again(request.sources[path], first, sources[path], edits.get(path, ()))
     steps = [
         (name, moved(request.sources[name], line, edits.get(name, ())))
         for name, line in request.steps
@@ -201,6 +201,14 @@ def _changed(request: _Request, edits: dict[str, list[Change]]) -> Replay | None
         return build(finding.rule, path, begin, begin + last - first, sources, steps, finding.assumptions)
     except (NoReplay, ValueError, IndexError):
         return None
+
+
+def _found_again(before: str, line: int, after: str, edits: Iterable[Change]) -> int:
+    """Where a statement is after edits: behind those above it, or where they have put the same text."""
+    begin = moved(before, line, edits)
+    wanted, lines = before.splitlines()[line - 1].strip(), [text.strip() for text in after.splitlines()]
+    same = [i for i, text in enumerate(lines, 1) if text == wanted]
+    return min(same, key=lambda i: abs(i - begin), default=begin)
 
 
 def _grouped(requests: list[_Request]) -> list[_Request]:

@@ -187,6 +187,8 @@ MODEL_METHODS = {
     "module",
     "forward",
 }
+#: methods of a tensor that make another dtype of it
+CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16"}
 SCALER_METHODS = {
     "scale",
     "unscale_",

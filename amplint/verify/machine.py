@@ -239,6 +239,7 @@ class Machine(Expressions):
             self.budget -= 1
             if self.budget < 0:
                 raise BudgetSpent
+            self.world.enter_line(scope.path, node)
             try:
                 self.block(node.body, scope)
             except LoopContinue:
@@ -411,6 +412,8 @@ class Machine(Expressions):
                 return Property(value) if "property" in kind else (kind, value)
             if decorator.name.startswith("functools.") or decorator.name == "dataclasses.dataclass":
                 return value
+        if isinstance(decorator, Native) and decorator.name in ("custom_fwd", "custom_bwd"):
+            return decorator.fn(value)
         if isinstance(decorator, Unknown | Native | Partial):
             return value
         if isinstance(decorator, Function | Bound):

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from amplint.verify import functions
 from amplint.verify.callables import Callables
 from amplint.verify.guesses import (
+    CASTS,
     ERRORS,
     INTEGER,
     LIMIT,
@@ -75,6 +77,8 @@ class Members(Callables):
             return self.optimizer_method(value, name, args, keywords)
         if isinstance(value, nn.Module):
             return self.model_method(value, name, args, keywords)
+        if isinstance(value, functions.Context):
+            return self.context_method(value, name, args)
         if isinstance(value, Scheduler):
             if name in ("step", "state_dict", "load_state_dict"):
                 return getattr(value, name)(*args[:1] if name == "load_state_dict" else ())
@@ -292,6 +296,10 @@ class Members(Callables):
             return State("model", {n: p.detach().clone() for n, p in model.named_parameters()}, model)
         if name == "load_state_dict":
             self.ledger.note("load", what="model", owner=getattr(model, "label", "?"))
+            if self.run.learn:
+                with torch.no_grad():
+                    for i, parameter in enumerate(model.parameters()):
+                        parameter.mul_(0.5).add_(0.1 * (i + 1))
             return None
         if name == "zero_grad":
             for parameter in model.parameters():
@@ -369,6 +377,8 @@ class Members(Callables):
             return tensor.to(dtypes[0]) if dtypes else tensor
         if name in ("values", "items", "keys"):
             return [("key", tensor)] if name == "items" else [tensor] if name == "values" else ["key"]
+        if name in ("chunk", "tensor_split"):
+            return self.parts(tensor, args[0] if args else keywords.get("chunks", 2))
         if name == "size":
             return tuple(tensor.shape) if not args else tensor.shape[0] if tensor.dim() else 1
         if TENSOR_DENIED.search(name) or not hasattr(Tensor, name):
@@ -383,7 +393,8 @@ class Members(Callables):
                 if mask.shape == tensor.shape
                 else torch.zeros_like(tensor, dtype=torch.bool).fill_(bool(mask.any()))
             )
-        self.see_halves([tensor, *values, *named.values()])
+        if name not in CASTS:
+            self.see_halves([tensor, *values, *named.values()])
         half_before = (
             tensor.detach().double().clone()
             if self.run.learn and name.endswith("_") and tensor.dtype in (torch.float16, torch.bfloat16)
@@ -426,6 +437,23 @@ class Members(Callables):
             )
         return actual
 
+    def context_method(self, context: functions.Context, name: str, args: list[object]) -> object:
+        """What a direction of an autograd Function asks of its context."""
+        if name == "save_for_backward":
+            values = [self.actual(a) for a in args]
+            self.guarded(lambda: context.save(values))
+            return None
+        if name in functions.QUIET:
+            return None
+        return self.machine.call(self.attribute(context, name), args, {})
+
+    def apply_function(self, cls: UserClass, args: list[object], keywords: dict[str, object]) -> Any:
+        """Apply an autograd Function of the user's; a stand-in for one that cannot be executed."""
+        try:
+            return functions.applied(self, cls, args)
+        except Unsupported:
+            return self.mixed(cls.name, args, keywords)
+
     # ------------------------------------------------------------- attributes
 
     def attribute(self, value: object, name: str) -> object:
@@ -433,6 +461,8 @@ class Members(Callables):
             return Unknown(name)
         if isinstance(value, Dotted):
             return self.dotted(f"{value.name}.{name}")
+        if isinstance(value, functions.Context):
+            return self.guarded(lambda: value.get(name))
         if isinstance(value, Unknown):
             if value.bound is None and value.label in self.roles:
                 value.bound = self.roles[value.label]
@@ -516,8 +546,8 @@ class Members(Callables):
         if isinstance(value, Super):
             return self._super_attribute(value, name)
         if isinstance(value, UserClass):
-            if name == "apply" and "Function" in (value.library_base() or ""):
-                return Native("apply", lambda *a, **k: self.mixed(value.name, list(a), k))
+            if name == "apply" and functions.is_function(value):
+                return Native("apply", lambda *a, **k: self.apply_function(value, list(a), k))
             return Native(name, lambda *a, **k: self.mixed(name, list(a), k))
         if isinstance(value, Parser):
             return Unknown(name)
@@ -577,6 +607,9 @@ class Members(Callables):
             return
         if isinstance(value, Namespace):
             value.set(name, new)
+            return
+        if isinstance(value, functions.Context):
+            value.values[name] = new
             return
         if isinstance(value, Tensor):
             if name in ("data", "grad", "requires_grad"):

@@ -171,6 +171,17 @@ class Wrapped:
         self.context = context
 
 
+class AmpDecorated:
+    """A direction of an autograd Function under `custom_fwd` or `custom_bwd`, with the decorator's arguments."""
+
+    __slots__ = ("function", "name", "settings")
+
+    def __init__(self, function: object, name: str, settings: dict[str, object]) -> None:
+        self.function = function
+        self.name = name
+        self.settings = settings
+
+
 class Partial:
     __slots__ = ("args", "function", "keywords")
 

@@ -194,6 +194,7 @@ class Operations(Surroundings):
         except Exception as error:
             if raised_by_amp(error):
                 raise self.fail(error) from error
+            self.see_clash(error, actual)
             return self.mixed(name, actual, {})
         return self._checked(name, result, actual, {})
 
@@ -229,6 +230,8 @@ class Operations(Surroundings):
         return out
 
     def mixed(self, name: str, args: list[object], keywords: dict[str, object]) -> Any:
+        """A stand-in for an operation that does not work on the stand-ins of its arguments."""
+        self.replaced.extend((f.path, f.node.lineno, name) for f in self.functions)
         tensors = list(self._tensors([*args, *keywords.values()]))
         if not tensors:
             return Unknown(name, self.ledger.backwards, data=True)
@@ -409,6 +412,18 @@ class Operations(Surroundings):
         if isinstance(value, Iterator):
             return list(itertools.islice(value, count))
         return [Unknown(f"part[{i}]") for i in range(count)]
+
+    def parts(self, tensor: Tensor, count: object) -> list[object]:
+        """As many parts of a batch as the program asks for: its real one is larger than the stand-in."""
+        number = self.number(count) if isinstance(count, Unknown) else count
+        if not isinstance(number, int) or number < 1:
+            return [tensor]
+        self.divided += 1
+        if self.run.short and number > 1 and self.divided % 3 == 0:
+            number -= 1
+        if tensor.dim() and number <= tensor.shape[0]:
+            return list(torch.tensor_split(tensor, number))
+        return self.unpack(tensor, min(number, 64))
 
     def item(self, value: object, key: object) -> object:
         loaded = isinstance(value, Unknown | dict) and not isinstance(value, State)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from amplint.verify.guesses import INTEGER
 from amplint.verify.replay import Replay
 from amplint.verify.stage import Outcome, Setting, Stage
 from amplint.verify.standins import Run, StepRecord
@@ -34,7 +35,7 @@ CONDITIONS = (
 HALF = Run("fp16 gradients", half_grads=True, scale=65536.0, gain=16.0)
 TOLERANCE = 1e-4
 #: what the search for a way to the flagged line may take
-SEARCH_SECONDS = 1.5
+SEARCH_SECONDS = 2.0
 
 
 @dataclass
@@ -66,6 +67,35 @@ class Difference:
     total: int
 
 
+@dataclass
+class _Attempt:
+    """One way to drive a replay, and how far it led."""
+
+    score: tuple[int, ...]
+    setting: Setting
+    changes: dict[str, Any]
+    outcome: Outcome
+    limit: int
+
+
+def _score(outcome: Outcome) -> tuple[int, ...]:
+    """How useful a run is: 2 in the first place for one that can be judged. Longer runs are no better."""
+    raised = outcome.error is not None and outcome.error.from_torch
+    complete = outcome.reached and (outcome.steps_taken >= 2 or raised) and outcome.ledger.events != []
+    scaled = any(e.kind == "scale" for e in outcome.ledger.events)
+    level = 2 if complete and (outcome.broke is None) else 1 if outcome.reached else 0
+    steps, backwards = min(outcome.steps_taken, 8), min(outcome.ledger.backwards, 8)
+    return (level, int(outcome.broke is None), int(scaled), steps, backwards)
+
+
+@dataclass(frozen=True)
+class Complete:
+    """What runs must have done before their silence counts: so many optimizer steps, and the flagged line."""
+
+    steps: int = 2
+    reached: bool = True
+
+
 class Case:
     """One replay with the way that leads to its flagged line; runs are made on demand and kept."""
 
@@ -81,59 +111,56 @@ class Case:
         self.scout: Outcome | None = None
 
     def find_way(self) -> Outcome | None:
-        """Look for drivers, flags and loop lengths with which the flagged line runs and two steps are made.
+        """Look for drivers, flags, numbers and loop lengths with which the flagged line runs and two steps are made.
 
-        First every driver as it is; then longer loops; then, with the two outermost drivers, the flags
-        around the line the other way, and the faults that lead to it (a bad loss, an exception).
+        First every driver as it is. Where that reaches the line and makes no steps: longer loops, gradients and
+        limits that a condition on a norm lets through. Then, with the two outermost drivers, the flags around
+        the line the other way, and the faults that lead to it (a bad loss, an exception).
         """
         deadline = time.perf_counter() + SEARCH_SECONDS
-        tried: list[tuple[tuple[int, ...], Setting, dict[str, Any], Outcome, int]] = []
+        tried: list[_Attempt] = []
 
-        def attempt(setting: Setting, changes: dict[str, Any], limit: int) -> bool:
-            outcome = self.stage.execute(replace(PLAIN[0], **changes), setting, None, limit)
-            tried.append((self._score(outcome), setting, changes, outcome, limit))
-            return tried[-1][0][0] == 2
+        def attempt(setting: Setting, changes: dict[str, Any] | None = None, limit: int = 24) -> bool:
+            if tried and time.perf_counter() > deadline:
+                return True
+            outcome = self.stage.execute(replace(PLAIN[0], **(changes or {})), setting, None, limit)
+            tried.append(_Attempt(_score(outcome), setting, changes or {}, outcome, limit))
+            return tried[-1].score[0] == 2
 
         def search() -> bool:
-            for driver in self.replay.drivers:
-                if attempt(Setting(driver), {}, 24):
+            drivers = self.replay.drivers
+            if any(attempt(Setting(driver)) for driver in drivers):
+                return True
+            for first in list(tried):
+                seen, driver = first.outcome, first.setting.driver
+                if not (seen.reached and seen.broke is None and seen.error is None and seen.ledger.backwards):
+                    continue
+                limits = {name: 1e4 for name in seen.world.guessed if not INTEGER.search(name)}
+                if (
+                    attempt(Setting(driver, {}, 16), None, 48)
+                    or attempt(Setting(driver, numbers=limits), {"gain": PLAIN[1].gain})
+                    or attempt(Setting(driver, {}, 64), None, 160)
+                ):
                     return True
-            for driver in self.replay.drivers:
-                last = next(o for _, s, _, o, _ in tried if s.driver is driver)
-                if last.reached and last.broke is None and last.error is None and last.ledger.backwards:
-                    for length, limit in ((16, 48), (64, 160)):
-                        if time.perf_counter() > deadline or attempt(Setting(driver, {}, length), {}, limit):
-                            return True
-            changes: list[tuple[dict[str, bool], dict[str, Any]]] = [({}, {"bad_loss_at": 2}), ({}, {"fail": True})]
+            flags: list[dict[str, bool]] = []
             for name in self.replay.guards:
-                changes += [
-                    ({name: True}, {}),
-                    ({name: False}, {}),
-                    ({f"{name} is None": False}, {}),
-                    ({f"{name} is None": True}, {}),
-                ]
-            for driver in self.replay.drivers[:2]:
-                for flags, run in changes:
-                    if time.perf_counter() > deadline or attempt(Setting(driver, flags), run, 24):
-                        return True
+                flags += [{name: True}, {name: False}, {f"{name} is None": False}, {f"{name} is None": True}]
+            for driver in drivers[:2]:
+                if any(attempt(Setting(driver), change) for change in ({"bad_loss_at": 2}, {"fail": True})):
+                    return True
+                if any(attempt(Setting(driver, turned)) for turned in flags):
+                    return True
             return False
 
         search()
         if not tried:
             return None
-        _, self.setting, self.changes, outcome, self.limit = max(tried, key=lambda t: t[0])
+        best = max(tried, key=lambda a: a.score)
+        self.setting, self.changes, self.limit = best.setting, best.changes, best.limit
         reference = self.stage.execute(replace(REFERENCE, **self.changes), self.setting, None, self.limit)
         self.assignment = reference.world.plan.assign(reference.world)
-        self.scout = outcome
-        return outcome
-
-    @staticmethod
-    def _score(outcome: Outcome) -> tuple[int, ...]:
-        raised = outcome.error is not None and outcome.error.from_torch
-        complete = outcome.reached and (outcome.steps_taken >= 2 or raised) and outcome.ledger.events != []
-        scaled = any(e.kind == "scale" for e in outcome.ledger.events)
-        level = 2 if complete and (outcome.broke is None) else 1 if outcome.reached else 0
-        return (level, int(outcome.broke is None), int(scaled), min(outcome.steps_taken, 8), outcome.ledger.backwards)
+        self.scout = best.outcome
+        return best.outcome
 
     def adopt(self, replay: Replay) -> bool:
         """Take another finding of the same program, if the way found already leads to its line."""
@@ -200,6 +227,8 @@ class Case:
         out: dict[str, None] = {}
         for name, value in self.setting.flags.items():
             out.setdefault(f"{name} is {'true' if value else 'false'}")
+        if "gain" in self.changes:
+            out.setdefault("gradients are small")
         if self.changes.get("fail"):
             out.setdefault("something in the try block raises")
         if self.changes.get("bad_loss_at"):
@@ -225,11 +254,17 @@ def difference(reference: Outcome, seen: Outcome, tolerance: float = TOLERANCE) 
     skipped = {s.backwards for s in seen.ledger.steps if s.gradients is None}
     bad: list[tuple[StepRecord, str]] = []
     total = 0
+    parted = False
     for record in seen.ledger.steps:
         if record.gradients is None:
             continue
         total += 1
         expected = wanted.get(record.key)
+        if seen.ledger.injected and expected is not None and expected.turns != record.turns:
+            # the program itself took another way on an overflow: from here on the runs see other batches
+            parted = True
+            total -= 1
+            break
         if expected is None:
             bad.append((record, "a step that the run without AMP does not make"))
             continue
@@ -242,7 +277,7 @@ def difference(reference: Outcome, seen: Outcome, tolerance: float = TOLERANCE) 
     if bad:
         record, text = bad[0]
         return Difference(f"{text}, in {len(bad)} of {total} steps", len(bad), total)
-    lost = _lost(reference, seen)
+    lost = None if parted else _lost(reference, seen)
     return Difference(lost, 1, max(total, 1)) if lost else None
 
 
@@ -338,6 +373,8 @@ def judge(replay: Replay, known: list[Case] | None = None) -> Judgement:
     several = found and result.general and bool(replay.others)
     if several:
         case, result = _credited(case, result)
+    elif result.status == "inconclusive" and replay.alone is not None:
+        case, result = _undisturbed(case, result)
     result.assumptions = [*result.assumptions, *case.assumptions()][:12]
     result.events = trail(case)
     result.way = case.way()
@@ -376,7 +413,17 @@ def _credited(case: Case, result: Judgement) -> tuple[Case, Judgement]:
     return case, replace(result, assumptions=[f"{others} may have a part in it"])
 
 
-def _judged(case: Case) -> Judgement:
+def _undisturbed(case: Case, result: Judgement) -> tuple[Case, Judgement]:
+    """The verdict in a program without the other faults, which may have ended this one before its time."""
+    assert case.replay.alone is not None
+    apart = _case(case.replay.alone)
+    single = _judged(apart)
+    if single.status == "inconclusive":
+        return case, result
+    return apart, replace(single, assumptions=[f"without {' and '.join(case.replay.others)}"])
+
+
+def _judged(case: Case, asked: Complete | None = None) -> Judgement:
     from amplint.verify.comparisons import OWN, needs
 
     if case.scout is None:
@@ -387,7 +434,7 @@ def _judged(case: Case) -> Judgement:
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         return Judgement("inconclusive", reason=f"the comparison broke: {type(error).__name__}: {error}"[:200])
     if result is None:
-        return refutation(case, needs(case.replay.rule))
+        return refutation(case, asked or Complete(needs(case.replay.rule)))
     if result.status in ("confirmed", "conditional") and not any(
         case.reached(o) for o in [*case.runs.values(), *case.extra]
     ):
@@ -405,20 +452,27 @@ def repaired(case: Case, fixed: Replay) -> bool | None:
     )
     if driver is None:
         return None
-    other.setting = replace(case.setting, driver=driver)
-    other.changes, other.limit = case.changes, case.limit
-    reference = other.run(REFERENCE)
-    other.assignment = reference.world.plan.assign(reference.world)
-    other.runs.clear()
-    other.scout = other.run(PLAIN[0])
-    verdict = _judged(other).status
+    faulty = case.run(PLAIN[0])
+    steps = faulty.steps_taken if faulty.error is None and faulty.broke is None else 2
+    other.changes = case.changes
+    for length, limit in ((case.setting.length, case.limit), (16, 48), (64, 160)):
+        # the fault may have ended its program before a long window did
+        other.setting, other.limit = replace(case.setting, driver=driver, length=length), limit
+        other.runs.clear()
+        reference = other.run(REFERENCE)
+        other.assignment = reference.world.plan.assign(reference.world)
+        other.runs.clear()
+        other.scout = other.run(PLAIN[0])
+        if other.scout.steps_taken >= min(steps, 2) or other.scout.error is not None or other.scout.broke:
+            break
+    verdict = _judged(other, Complete(min(steps, 2), reached=False)).status
     return {"refuted": True, "confirmed": False, "conditional": False}.get(verdict)
 
 
-def refutation(case: Case, steps_needed: int = 2) -> Judgement:
+def refutation(case: Case, asked: Complete) -> Judgement:
     """`refuted`, unless something kept the runs from being complete."""
     nominal = case.run(PLAIN[0])
-    if not any(case.reached(seen) for seen in case.runs.values() if seen.run.scaled):
+    if asked.reached and not any(case.reached(seen) for seen in case.runs.values() if seen.run.scaled):
         if nominal.broke:
             return Judgement("inconclusive", reason=f"line not reached: {nominal.broke}")
         if nominal.error is not None:
@@ -435,7 +489,7 @@ def refutation(case: Case, steps_needed: int = 2) -> Judgement:
                 "inconclusive",
                 reason=f"the replay ended early: {seen.error.text[:100]} in line {seen.error.line}",
             )
-    if nominal.steps_taken < steps_needed:
+    if nominal.steps_taken < asked.steps:
         return Judgement("inconclusive", reason=f"only {nominal.steps_taken} optimizer steps were made")
     if nominal.world.outside:
         return Judgement(

@@ -219,8 +219,12 @@ class PythonLibrary(TorchLibrary):
     def builtin_bool(self, value: object = False) -> bool:
         return self.truth(value, None)
 
-    def builtin_str(self, value: object = "") -> str:
-        return str(value) if isinstance(value, int | float | str) else "text"
+    def builtin_str(self, value: object = "") -> object:
+        if isinstance(value, int | float | str | torch.device | torch.dtype):
+            return str(value)
+        if isinstance(value, Dotted) and value.name.startswith("torch.device."):
+            return value.name.rsplit(".", 1)[1]
+        return Unknown(f"str({value.label})") if isinstance(value, Unknown) else "text"
 
     builtin_repr = builtin_str
     builtin_format = lambda self, value="", *rest: self.builtin_str(value)  # noqa: E731

@@ -60,11 +60,12 @@ class Outcome:
 
 @dataclass
 class Setting:
-    """A way to drive a replay: which driver, which flags turned, how long the loops are."""
+    """A way to drive a replay: which driver, which flags turned, how long the loops are, and what numbers are."""
 
     driver: Driver
     flags: dict[str, bool] = field(default_factory=dict)
     length: int = 6
+    numbers: dict[str, float] = field(default_factory=dict)
 
 
 class Stage:
@@ -108,6 +109,12 @@ class Stage:
                     )
                     if not re.search(r"opt|sched|scaler", name):
                         self.model_names.add(name)
+        own_functions = [
+            node.name
+            for tree in self.trees.values()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and any(ast.unparse(b).endswith("Function") for b in node.bases)
+        ]
         self.classes = {
             node.name
             for path, tree in self.trees.items()
@@ -116,6 +123,7 @@ class Stage:
             and (
                 any(p == path and node.lineno <= line <= (node.end_lineno or 0) for p, line in replay.wanted)
                 or "autocast" in ast.unparse(node)
+                or any(re.search(rf"\b{name}\b", ast.unparse(node)) for name in own_functions)
             )
         }
         whole = "\n".join(replay.files.values())
@@ -132,7 +140,7 @@ class Stage:
             flagged=self.replay.watched,
             wanted=self.replay.wanted,
             flags={**self.replay.flags, **setting.flags},
-            numbers={},
+            numbers=setting.numbers,
             events=self.events,
             jumps=self.jumps,
             tries=self.tries,
@@ -233,7 +241,7 @@ class _Drive:
     def _make(self, cls: UserClass) -> Instance:
         init = cls.find("__init__")
         if isinstance(init, Function):
-            args, keywords = self.arguments(init, 0, skip=1)
+            args, keywords = self.arguments(init, 0, skip=1, lasting=True)
             return self.machine.instantiate(cls, args, keywords)
         if cls.fields is not None:
             return self.machine.instantiate(
@@ -254,8 +262,13 @@ class _Drive:
         if isinstance(result, GeneratorCall):
             self.machine.run_generator(result, lambda item: None)
 
-    def arguments(self, function: Function, i: int, skip: int = 0) -> tuple[list[object], dict[str, object]]:
-        """Stand-ins for the parameters: defaults where they are numbers or texts, AMP flags on."""
+    def arguments(
+        self, function: Function, i: int, skip: int = 0, lasting: bool = False
+    ) -> tuple[list[object], dict[str, object]]:
+        """Stand-ins for the parameters: defaults where they are numbers or texts, AMP flags on.
+
+        `lasting` is for a constructor: what it is given is no batch of data.
+        """
         spec = function.node.args
         names = [*spec.posonlyargs, *spec.args]
         args: list[object] = []
@@ -263,17 +276,21 @@ class _Drive:
             if at < skip:
                 continue
             offset = at - (len(names) - len(function.defaults))
-            args.append(self._argument(arg, function.defaults[offset] if offset >= 0 else ..., i, function.scope))
+            args.append(
+                self._argument(arg, function.defaults[offset] if offset >= 0 else ..., i, function.scope, lasting)
+            )
         keywords: dict[str, object] = {}
         for arg, default_node, default in zip(spec.kwonlyargs, spec.kw_defaults, function.kw_defaults, strict=True):
-            keywords[arg.arg] = self._argument(arg, default if default_node is not None else ..., i, function.scope)
+            keywords[arg.arg] = self._argument(
+                arg, default if default_node is not None else ..., i, function.scope, lasting
+            )
         if spec.vararg is not None and re.search(r"optim|model|net|scaler", spec.vararg.arg):
             args.extend(self._unknown(f"{spec.vararg.arg}[{k}]", 0) for k in range(2))
         if spec.kwarg is not None and re.search(r"optim|model|net", spec.kwarg.arg):
             keywords.update({f"{k}": self._unknown(f"{spec.kwarg.arg}[{k}]", 0) for k in ("first", "second")})
         return args, keywords
 
-    def _argument(self, arg: ast.arg, default: object, i: int, scope: Scope) -> object:
+    def _argument(self, arg: ast.arg, default: object, i: int, scope: Scope, lasting: bool) -> object:
         name = arg.arg
         plan, world = self.world.plan, self.world
         given = plan.flag(name)
@@ -282,7 +299,7 @@ class _Drive:
             cls = self._class_of(arg, scope)
             if cls is not None:
                 return self._instance_of(cls)
-            return self._unknown(name, i)
+            return self._unknown(name, i, lasting)
         if isinstance(default, bool):
             value = given if given is not None else default or (bool(AMP_FLAG.search(name)) and not OFF.search(name))
             if value != default:
@@ -322,12 +339,13 @@ class _Drive:
             self.kept[key] = self._make(cls)  # type: ignore[assignment]
         return self.kept[key]
 
-    def _unknown(self, name: str, i: int) -> Unknown:
+    def _unknown(self, name: str, i: int, lasting: bool = False) -> Unknown:
         """The same object in every call where its use made it a model, an optimizer, ...; else a new batch."""
+        fresh = _fresh(name) and not lasting
         old = self.kept.get(name)
-        if old is not None and (old.bound is not None or _has_bound(old) or not _fresh(name)):
+        if old is not None and (old.bound is not None or _has_bound(old) or not fresh):
             return old
-        made = self.kept[name] = Unknown(name, i + 1, data=_fresh(name))
+        made = self.kept[name] = Unknown(name, i + 1, data=fresh)
         return made
 
 

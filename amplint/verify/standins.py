@@ -44,6 +44,8 @@ class Run:
     empty_state   a loaded scaler state is the {} of a disabled scaler
     no_cache      regions keep no 16-bit copies of the weights
     backward_outside   regions are left around every backward
+    short         every third batch falls into one part fewer than the program asks for
+    decorated     autograd Functions of the user's have custom_fwd and custom_bwd
     """
 
     name: str
@@ -65,6 +67,8 @@ class Run:
     bad_loss_at: int = 0
     empty_state: bool = False
     no_cache: bool = False
+    decorated: bool = False
+    short: bool = False
 
 
 @dataclass
@@ -79,7 +83,10 @@ class Event:
 
 @dataclass
 class StepRecord:
-    """One call for an optimizer step: the gradients it saw, or None where the scaler skipped it."""
+    """One call for an optimizer step: the gradients it saw, or None where the scaler skipped it.
+
+    `turns` counts the turns of the program's loops until then: equal in runs that took the same way.
+    """
 
     optimizer: str
     backwards: int
@@ -88,6 +95,7 @@ class StepRecord:
     path: str
     line: int
     direct: bool
+    turns: int = 0
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -113,6 +121,7 @@ class Ledger:
         self.auto_update = False
         self.pending_update: list[Scaler] = []
         self.updates = 0
+        self.turns = 0
         self.scaled_since = False
         self.scaled_backwards = 0
         self.bad_loss_seen = False
@@ -125,7 +134,14 @@ class Ledger:
         ordinal = sum(1 for s in self.steps if s.optimizer == optimizer.label and s.backwards == self.backwards)
         self.steps.append(
             StepRecord(
-                optimizer.label, self.backwards, ordinal, gradients, self.path, self.line, direct=not self.in_scaler
+                optimizer.label,
+                self.backwards,
+                ordinal,
+                gradients,
+                self.path,
+                self.line,
+                direct=not self.in_scaler,
+                turns=self.turns,
             )
         )
         if self.auto_zero:

@@ -72,11 +72,13 @@ class Surroundings:
         self.roles: dict[str, Any] = {}
         self.assumed: dict[str, None] = {}
         self.decided: dict[str, bool] = {}
+        self.guessed: dict[str, float] = {}
         self.executed: set[tuple[str, int]] = set()
         self.regions: list[Region] = []
         self.saved: list[tuple[object, object, str, int]] = []
         self.observed: list[tuple[str, int, float]] = []
         self.losses: list[float] = []
+        self.outputs: list[float] = []
         self.states: list[tuple[str, int, set[str]]] = []
         self.serial = itertools.count()
         self.outside: list[str] = []
@@ -86,10 +88,15 @@ class Surroundings:
         self.infinite: list[tuple[str, int]] = []
         self.floats = 0
         self.passes = 0
+        self.divided = 0
         self.unentered: list[tuple[str, int]] = []
         self.leaks: list[tuple[str, int]] = []
         self.moves: list[tuple[float, float]] = []
         self.declared: list[UserError] = []
+        self.functions: list[UserClass] = []
+        self.reversed_functions: list[str] = []
+        self.clashes: list[tuple[str, int, str]] = []
+        self.replaced: list[tuple[str, int, str]] = []
 
     # ------------------------------------------------------------ bookkeeping
 
@@ -111,6 +118,7 @@ class Surroundings:
 
     def enter_line(self, path: str, node: ast.stmt) -> None:
         self.ledger.path, self.ledger.line = path, node.lineno
+        self.ledger.turns += isinstance(node, ast.For | ast.AsyncFor | ast.While)
         last = node.lineno
         for decorator in getattr(node, "decorator_list", ()):
             self.executed.update((path, line) for line in range(decorator.lineno, node.lineno))
@@ -168,6 +176,24 @@ class Surroundings:
             AssertionError,
         ) as error:
             raise self.fail(error) from error
+
+    def inside(self, cls: UserClass, function: object, args: list[object]) -> object:
+        """Call a direction of an autograd Function of the user's."""
+        place = (self.path, self.line)
+        self.functions.append(cls)
+        try:
+            return self.machine.call(function, args, {})
+        finally:
+            self.functions.pop()
+            self.path, self.line = place
+
+    def see_clash(self, error: Exception, values: object) -> None:
+        """Note that torch refuses floats of different kinds, inside an autograd Function of the user's."""
+        kinds = {t.dtype for t in self._tensors(values) if t.is_floating_point()}
+        if self.functions and len(kinds) > 1 and re.search(r"dtype|Half|BFloat16|Float", str(error)):
+            cls = self.functions[-1]
+            text = f"{type(error).__name__}: {error}".split("\n")[0][:140]
+            self.clashes.append((cls.path, cls.node.lineno, text))
 
     def observe(self, value: object) -> None:
         """Keep the numbers that the flagged lines produce."""
@@ -424,7 +450,8 @@ class Surroundings:
             value = 0.1
         else:
             value = 1
-        self.assume(f"{unknown.label} is {value}")
+        self.guessed[unknown.name] = value
+        self.assume(f"{unknown.label} is {value:g}")
         return value
 
     # -------------------------------------------------------------- decisions

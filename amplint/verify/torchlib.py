@@ -21,6 +21,7 @@ from amplint.verify.members import (
     Members,
 )
 from amplint.verify.objects import (
+    AmpDecorated,
     BudgetSpent,
     Dotted,
     EnoughSeen,
@@ -115,7 +116,11 @@ class TorchLibrary(Members):
         if name == "torch.compile" or last in ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"):
             return args[0] if args else Native("wrap", lambda f, *a, **k: f)
         if last in ("custom_fwd", "custom_bwd"):
-            return args[0] if args else Native(last, lambda f: f)
+            return (
+                AmpDecorated(args[0], last, keywords)
+                if args
+                else Native(last, lambda f: AmpDecorated(f, last, keywords))
+            )
         if name.startswith(
             (
                 "torch.cuda.",
@@ -143,6 +148,8 @@ class TorchLibrary(Members):
             return Unknown(last)
         if name in ("torch.is_autocast_enabled",):
             return bool(self.regions and self.regions[-1].enabled)
+        if name in ("torch.chunk", "torch.tensor_split") and self._tensors(args[:1]):
+            return self.parts(self._tensors(args[:1])[0], args[1] if len(args) > 1 else keywords.get("chunks", 2))
         if name.startswith("torch.nn.functional."):
             return self.functional(name, args, keywords)
         if name.startswith("torch.nn.init."):
@@ -230,6 +237,8 @@ class TorchLibrary(Members):
             and isinstance(values[1], Tensor)
         ) and values[0].shape != values[1].shape:
             values[:2] = [fitted(values[0]), fitted(values[1])]
+        if re.fullmatch(r"conv(_transpose)?[123]d", last):
+            values, named = _convolvable(values, int(last[-2])), {}
         try:
             if last.endswith("_"):
                 with torch.no_grad():
@@ -247,6 +256,7 @@ class TorchLibrary(Members):
 
     def _refused(self, error: Exception, values: list[object]) -> None:
         """Keep what torch says to a 16-bit tensor on a flagged line."""
+        self.see_clash(error, values)
         half = any(t.dtype in (torch.float16, torch.bfloat16) for t in self._tensors(values))
         if half and self.plan.flagged(self.path, self.line) and re.search(r"Half|BFloat16|overflow", str(error)):
             text = f"{type(error).__name__}: {error}".split("\n")[0][:140]
@@ -335,3 +345,14 @@ class TorchLibrary(Members):
             self.ledger.note(
                 "dict", kinds=sorted(kinds), live=live, first=first, last=getattr(node, "end_lineno", first)
             )
+
+
+def _convolvable(values: list[Any], dimensions: int) -> list[Any]:
+    """Input and weight of a convolution in shapes that fit each other, made of the stand-ins' numbers."""
+    given = [
+        fitted(v) if v.dtype == torch.float32 else fitted(v).to(v.dtype) for v in values[:2] if isinstance(v, Tensor)
+    ]
+    if len(given) < 2:
+        return values
+    space = {1: (4,), 2: (2, 2), 3: (2, 2, 1)}[dimensions]
+    return [given[0].reshape(1, 4, *space), given[1].reshape(4, 4, *(1,) * dimensions)]
