@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
-from amplint.values import AttrOf, ItemOf, OpV, Result, Sym, Value
+from amplint.values import NONE, AttrOf, ItemOf, OpV, Result, Sym, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -156,11 +156,30 @@ class Machine:
             self.pending is None,
         )
 
+    def loose_key(self) -> tuple[Any, ...]:
+        """What still tells states apart where there are too many of them: None counts as unknown as well, and an
+        unknown attribute as one that was never set."""
+        return (
+            tuple(
+                frozenset([(name, value) for name, value in self.frames[number].items() if not _is_vague(value)])
+                for number in self.stack
+            ),
+            frozenset([(slot, value) for slot, value in self.heap.items() if not _is_vague(value)]),
+            frozenset([(o, g.key()) for o, g in self.grads.items()]),
+            self.default.key(),
+            frozenset(self.books.items()),
+            self.pending is None,
+        )
+
 
 _COARSE = frozenset({Result, OpV, ItemOf, AttrOf, Sym})
 _UNKNOWN_BOOK = Book()
 FRESH_BOOK = Book(checked=False, live=False)
 FRESH_GRADIENTS = NOTHING
+
+
+def _is_vague(value: Any) -> bool:
+    return value is NONE or type(value) in _COARSE
 
 
 #: a state that can follow a statement, and how the path leaves it (None: it goes on)
@@ -175,12 +194,14 @@ def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tupl
     """States at one point of the program, with those that cannot be told apart joined.
 
     Guards that the joined paths decided differently become free again, and unknown values that
-    differ become one unknown value (a constant never does: it may be a flag). Returns at most
-    `limit` states and whether some had to be dropped.
+    differ become one unknown value. A constant does not, since it may be a flag; None does where there are too
+    many states otherwise. Returns at most `limit` states and whether some had to be dropped.
     """
     if len(states) < 2:
         return states, False
-    states = _group(states, point)
+    states = _group(states, point, Machine.key)
+    if len(states) > limit:
+        states = _group(states, point, Machine.loose_key)
     if len(states) > limit:
         return _diverse(states, limit), True
     return states, False
@@ -201,7 +222,7 @@ def _diverse(states: list[Machine], limit: int) -> list[Machine]:
     return kept[:limit]
 
 
-def _group(states: list[Machine], point: object) -> list[Machine]:
+def _group(states: list[Machine], point: object, key: Callable[[Machine], tuple[Any, ...]]) -> list[Machine]:
     # the history tells most states apart, and costs nothing to look at
     rough: dict[tuple[Any, ...], list[Machine]] = {}
     for state in states:
@@ -211,23 +232,21 @@ def _group(states: list[Machine], point: object) -> list[Machine]:
         if len(group) == 1:
             out.extend(group)
         else:
-            out.extend(_alike(group, point))
+            out.extend(_alike(group, point, key))
     return out
 
 
-def _alike(states: list[Machine], point: object) -> list[Machine]:
+def _alike(states: list[Machine], point: object, key: Callable[[Machine], tuple[Any, ...]]) -> list[Machine]:
     groups: dict[tuple[Any, ...], Machine] = {}
     for state in states:
-        key = state.key()
-        first = groups.get(key)
-        if first is None:
-            groups[key] = state
+        first = groups.setdefault(key(state), state)
+        if first is state:
             continue
         first.assume = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
         for number in first.stack:
             _join(first.frames[number], state.frames[number].items(), point, first)
         for slot, value in state.heap.items():
-            if first.heap.get(slot) is not value and type(value) in _COARSE:
+            if first.heap.get(slot) is not value and _is_vague(value):
                 first.heap[slot] = Sym("join", id(point), slot, first.loops)
     return list(groups.values())
 
@@ -235,6 +254,6 @@ def _alike(states: list[Machine], point: object) -> list[Machine]:
 def _join(frame: Frame, other: Iterable[tuple[str, Value]], point: object, state: Machine) -> None:
     for name, value in other:
         mine = frame.get(name)
-        if mine is not None and mine is not value and type(value) in _COARSE:
+        if mine is not None and mine is not value and _is_vague(value):
             taint = mine.taint | value.taint
             frame[name] = Sym("join", id(point), state.loops, name, taint=taint)

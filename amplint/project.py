@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 #: a module that holds none of these has no part in mixed precision
 _VOCABULARY = re.compile(
-    rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
+    rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|HalfTensor|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
 )
 #: a top-level definition with its body
 _DEFINITION = re.compile(rb"^(?:class|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE)

@@ -445,9 +445,12 @@ class _Slice:
         """Whether a call puts something into a list or dict that is read."""
         if not isinstance(func, Attr) or func.name not in _FILLS:
             return False
-        if isinstance(func.base, Name):
-            return func.base.id in self.names
-        return isinstance(func.base, Attr) and bool(_STEPPED.search(func.base.name.lower()))
+        filled = func.base
+        while isinstance(filled, Item):
+            filled = filled.base
+        if isinstance(filled, Name):
+            return filled.id in self.names
+        return isinstance(filled, Attr) and bool(_STEPPED.search(filled.name.lower()))
 
     def _defines_needed(self, target: Expr) -> bool:
         if isinstance(target, Name):
