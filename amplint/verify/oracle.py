@@ -406,7 +406,8 @@ def _credited(case: Case, result: Judgement) -> tuple[Case, Judgement]:
     if case.replay.alone is not None:
         apart = _case(case.replay.alone)
         single = _judged(apart)
-        if single.status in ("confirmed", "conditional"):
+        broken = single.figure.startswith("raises") and not result.figure.startswith("raises")
+        if single.status in ("confirmed", "conditional") and not broken:
             return apart, replace(single, assumptions=[f"without {others}"])
         if single.status == "refuted":
             return case, Judgement("inconclusive", reason=f"no difference is left without {others}")

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 
 #: an edit of a text: line, column, end line, end column (all 1-based), new text
 Change = tuple[int, int, int, int, str]
+#: methods that a training step cannot do without
+PROTOCOL = {"backward", "unscale_", "step", "update"}
 
 
 def apply_edits(text: str, edits: Iterable[Change]) -> str:
@@ -51,10 +53,13 @@ def statement_end(text: str, line: int) -> int:
 def without_statement(text: str, first: int, last: int) -> list[Change]:
     """The edit that puts `pass` in the place of the call that stands on some lines as a statement; none without one.
 
-    Only statements that are calls are taken out: nothing else in the program reads what they return.
+    Only statements that are calls are taken out: nothing else in the program reads what they return. Those of the
+    protocol stay, because the program would be faulty without them.
     """
     for node in _statements(text):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and first <= node.lineno <= last:
+            if isinstance(node.value.func, ast.Attribute) and node.value.func.attr in PROTOCOL:
+                continue
             end = node.end_lineno or node.lineno
             blank = "pass" + "\n" * (end - node.lineno)
             lines = text.splitlines()
