@@ -105,7 +105,9 @@ def _formats_like(context: click.Context, parameter: click.Parameter, incomplete
     return [CompletionItem(name) for name in FORMATS if name.startswith(incomplete)]
 
 
-_PATH, _FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
+#: a path that cannot be read is no wrong usage: it becomes a finding
+_PATH = click.Path(path_type=Path, allow_dash=True, readable=False)
+_FILE, _FOLDER = click.Path(path_type=Path, dir_okay=False), click.Path(path_type=Path, file_okay=False)
 _SEVERITIES, _CONFIDENCES = click.Choice(["info", "warning", "error"]), click.Choice(["low", "medium", "high"])
 _COLOR = click.Choice(["auto", "always", "never"])
 _RULES: Mapping[str, Any] = {"multiple": True, "callback": _several, "metavar": "RULE", "shell_complete": _rules_like}
@@ -133,7 +135,7 @@ _OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
     (("--torch",), {"metavar": "VERSION"}, "The (lowest) torch version the code is written for."),
     (("--verify", "verifying"), _FLAG, "Execute the flagged statements to confirm findings."),
     (("--device",), {"metavar": "DEVICE"}, "Where to verify: auto, cpu, cuda or cuda:N.  [default: auto]"),
-    (("--keep-replay",), {"type": _PATH, "metavar": "DIR"}, "Keep what was executed, as runnable files."),
+    (("--keep-replay",), {"type": _FOLDER, "metavar": "DIR"}, "Keep what was executed, as runnable files."),
     (("--no-sandbox",), _FLAG, "Verify in a plain process, where the system offers no sandbox."),
     (("--exclude",), _PATTERNS, "Leave these out instead of the default folders."),
     (("--extend-exclude",), _PATTERNS, "Leave these out besides the excluded ones."),
@@ -142,7 +144,7 @@ _OPTIONS: Sequence[tuple[tuple[str, ...], Mapping[str, Any], str]] = (
     (("--no-cache",), _FLAG, "Analyse all files anew, and keep no results."),
     (
         ("--cache-dir",),
-        {"type": _PATH, "metavar": "DIR"},
+        {"type": _FOLDER, "metavar": "DIR"},
         "Where results are kept.  [default: .amplint_cache beside the configuration]",
     ),
     (("--exit-zero",), _FLAG, "Exit with 0 in spite of findings."),
@@ -165,7 +167,7 @@ def _check_options(command: Command) -> Command:
 
 
 @cli.command(cls=_Check)
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("paths", nargs=-1, type=_PATH)
 @_check_options
 def check(paths: tuple[Path, ...], **options: Any) -> int:
     """Lint files, folders (the current one by default), notebooks, or standard input (-)."""
@@ -173,7 +175,7 @@ def check(paths: tuple[Path, ...], **options: Any) -> int:
 
 
 @cli.command(cls=_Check)
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("paths", nargs=-1, type=_PATH)
 @click.option("--rules", "of_rules", is_flag=True, help="Confirm the rules themselves; the arguments are rules then.")
 @_check_options
 def verify(paths: tuple[Path, ...], of_rules: bool, **options: Any) -> int:

@@ -5,6 +5,7 @@ A fix after which its rule says as much as before, or any rule says more, is tak
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -199,8 +200,13 @@ def attempt(findings: Sequence[Finding], sources: Sources) -> dict[str, bytes] |
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file's contents at once, so that no reader sees half of it; its mode and links stay."""
+    """Replace a file's contents at once, so that no reader sees half of it; its mode and links stay.
+
+    Raises OSError, also for a file that may not be written although its folder may.
+    """
     target = Path(os.path.realpath(path))
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:

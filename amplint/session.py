@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Session:
         arguments = self._arguments
         self._take_stdin()
         self._require_paths()
+        self._take_pipes()
         run = self._check({})
         if arguments.verifying and not self._verified(run):
             self._report(run)
@@ -121,8 +123,22 @@ class Session:
         missing = [p for p in self._paths if Path(os.path.abspath(p)) not in self._contents and not os.path.lexists(p)]
         if missing:
             names = ", ".join(repr(str(path)) for path in missing)
-            hint = suggestion(str(missing[0]), COMMANDS) if missing[0] == self._paths[0] else ""
+            first = str(missing[0])
+            if first in COMMANDS:
+                hint = "; a command stands before all options and paths"
+            else:
+                hint = suggestion(first, COMMANDS) if missing[0] == self._paths[0] else ""
             raise Failure(f"no such file or folder: {names}{hint}")
+
+    def _take_pipes(self) -> None:
+        """Read what can be read only once, such as the `<(command)` of a shell."""
+        for path in self._paths:
+            absolute = Path(os.path.abspath(path))
+            if absolute not in self._contents and _is_pipe(absolute):
+                try:
+                    self._contents[absolute] = absolute.read_bytes()
+                except OSError as error:
+                    raise Failure(f"{path}: {error.strerror}") from None
 
     def _check(self, contents: Mapping[Path, bytes]) -> Run:
         """Check with what is on disk, under standard input, under other contents; baseline and --since applied."""
@@ -187,6 +203,7 @@ class Session:
         """Write the new bytes of files, given as (before, after) by display path; standard input is passed on."""
         from amplint.fix import write
 
+        failures: list[str] = []
         for display, (before, after) in changed.items():
             path = Path(os.path.abspath(display))
             if path in self._contents:
@@ -198,7 +215,9 @@ class Session:
                     continue
                 write(path, after)
             except OSError as error:
-                raise Failure(f"{display} cannot be written: {error.strerror}") from None
+                failures.append(f"{display} cannot be written: {error.strerror}")
+        if failures:
+            raise Failure("\n       ".join(failures))
         for data in self._contents.values():
             sys.stdout.buffer.write(data)
 
@@ -254,6 +273,17 @@ def _outputs(arguments: Arguments) -> list[tuple[str, Path | None]]:
     if len(on_stdout) > 1 and any(FORMATS[name] for name in on_stdout):
         raise Failure(f"{' and '.join(on_stdout)} cannot share standard output; write one to a file (FORMAT:FILE)")
     return outputs
+
+
+def _is_pipe(path: Path) -> bool:
+    """Whether a path is a named pipe. Raises Failure for a device, which may have no end."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False  # it becomes a finding
+    if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and os.path.realpath(path) != os.devnull):
+        raise Failure(f"{path} is a device")
+    return stat.S_ISFIFO(mode)
 
 
 def _counts(finding: Finding) -> bool:

@@ -143,7 +143,13 @@ def printable(text: str) -> str:
     """Text without characters that would steer the terminal instead of being shown."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else " " if c in "\r\n\f\v" else f"\\x{ord(c):02x}" for c in text)
+    return "".join(c if c.isprintable() else " " if c in "\r\n\f\v" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    """A character by its number; a byte that is no text, as Python reads it from a file's name, as that byte."""
+    code = ord(character)
+    return f"\\x{code - 0xDC00 if 0xDC80 <= code <= 0xDCFF else code:02x}"
 
 
 def _notes(finding: Finding, options: Options) -> Iterator[tuple[str, str]]:
