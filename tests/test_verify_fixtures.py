@@ -118,7 +118,7 @@ def test_kept_replays_say_the_same_with_torch_alone(
     findings, kept = verified
     by_name: dict[str, list[dict[str, Any]]] = {}
     for finding in findings:
-        name = f"replay_{finding['rule']}_{Path(finding['path']).stem}_{finding["line"]}.py"
+        name = f"replay_{finding['rule']}_{Path(finding['path']).stem}_{finding['line']}.py"
         if finding["verdict"]["status"] in ("confirmed", "conditional"):
             by_name.setdefault(name, []).append(finding)
     blocked = "import sys; sys.modules['libcst'] = sys.modules['click'] = None\n"

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from amplint.verify import device
 from amplint.verify.cuda_facts import bce_message
 from amplint.verify.oracle import CONDITIONS, HALF, PLAIN, REFERENCE, Case, Judgement, by_gradients, difference, raised
 from amplint.verify.stage import Outcome
@@ -141,6 +142,9 @@ def bad_argument(case: Case) -> Judgement | None:
 
 def bce(case: Case) -> Judgement | None:
     seen = case.run(AUTOCAST)
+    for event in seen.events("refused"):
+        if case.is_flagged(event.path, event.line):
+            return Judgement("confirmed", f"raises RuntimeError: {event.data['text']}", AUTOCAST.name)
     if any(case.is_flagged(e.path, e.line) for e in seen.events("bce")):
         message = bce_message()
         if message is None:
@@ -185,8 +189,8 @@ def half_values(case: Case) -> Judgement | None:
     infinite = any(case.is_flagged(path, line) for path, line in seen.world.infinite)
     if rule == "AMP403" and infinite and "inf" not in "\n".join(case.replay.texts):
         return Judgement("confirmed", "the constant becomes inf in an fp16 tensor, without an exception", run.name)
-    if rule == "AMP406" and case.halves(seen):
-        return Judgement("inconclusive", reason="needs cuda: the operator accepts 16-bit tensors on the CPU")
+    if rule == "AMP406" and case.halves(seen) and device.kind() == "cpu":
+        return Judgement("inconclusive", reason="needs cuda: autocast on the CPU runs the operator in fp32")
     return _unseen(case, seen)
 
 

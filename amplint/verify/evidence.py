@@ -12,6 +12,7 @@ from amplint.verify.replay import Replay
 #: modules of this package that a kept replay carries along, in the order of their imports
 RUNTIME = (
     "device",
+    "cuda_facts",
     "plain",
     "objects",
     "expressions",
@@ -31,7 +32,6 @@ RUNTIME = (
     "world",
     "stage",
     "oracle",
-    "cuda_facts",
     "comparisons",
 )
 

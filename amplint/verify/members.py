@@ -403,6 +403,9 @@ class Members(Callables):
         if name.endswith("_") and tensor.numel() > 0:
             self.observe(values)
 
+        if callable(getattr(Tensor, name)) and not name.endswith("_"):
+            (tensor, *values), named = self.as_on_cuda(name, getattr(Tensor, name), [tensor, *values], named)
+
         def operate() -> Any:
             found = getattr(tensor, name)
             if not callable(found):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amplint.verify import device
+from amplint.verify import cuda_facts, device
 from amplint.verify.guesses import (
     ERRORS,
     INTEGER,
@@ -182,11 +182,31 @@ class Operations(Surroundings):
             return result
         return not self.truth(result, None)
 
+    def as_on_cuda(
+        self, name: str, operation: Callable[..., Any], values: list[Any], keywords: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of an operation, in fp32 where CUDA autocast would make them so and the CPU's does not."""
+        region = self.regions[-1] if self.regions else None
+        if not self.run.autocast or region is None or not region.enabled or region.written != "cuda":
+            return values, keywords
+        halves = (torch.float16, torch.bfloat16)
+        if device.kind() != "cpu" or name.endswith("_") or not any(t.dtype in halves for t in self._tensors(values)):
+            return values, keywords
+        if cuda_facts.result_dtype(name, operation, values, keywords, region.dtype) is not torch.float32:
+            return values, keywords
+        self.assume(f"{name.rsplit('.', 1)[-1]} runs in fp32 as on cuda (FakeTensor)")
+
+        def wide(value: Any) -> Any:
+            return value.float() if isinstance(value, Tensor) and value.dtype in halves else value
+
+        return [wide(v) for v in values], {k: wide(v) for k, v in keywords.items()}
+
     def tensor_operation(self, name: str, operation: Callable[..., Any], args: list[object]) -> Any:
         """Real torch where it works and stays finite, else a mixture of the tensors."""
         actual = [self.actual(a) for a in args]
         actual = [self.tensor(a) if isinstance(a, Unknown) else a for a in actual]
         self.see_halves(actual)
+        actual, _ = self.as_on_cuda(name, operation, actual, {})
         try:
             result = operation(*actual)
         except (UserError, Unsupported, BudgetSpent, EnoughSeen):

@@ -127,9 +127,10 @@ def warm_up(device: str) -> None:
     torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
-    from amplint.verify.cuda_facts import bce_message
+    from amplint.verify.cuda_facts import bce_message, result_dtype
 
     bce_message()
+    result_dtype("exp", torch.exp, [torch.ones(2, dtype=torch.float16)], {}, torch.float16)
 
 
 def confine(level: str, device: str = "cpu") -> list[str]:

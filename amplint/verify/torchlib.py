@@ -239,6 +239,7 @@ class TorchLibrary(Members):
             values[:2] = [fitted(values[0]), fitted(values[1])]
         if re.fullmatch(r"conv(_transpose)?[123]d", last):
             values, named = _convolvable(values, int(last[-2])), {}
+        values, named = self.as_on_cuda(path, target, values, named)
         try:
             if last.endswith("_"):
                 with torch.no_grad():
@@ -250,6 +251,8 @@ class TorchLibrary(Members):
         except Exception as error:
             if raised_by_amp(error):
                 raise self.fail(error) from error
+            if "unsafe to autocast" in str(error):
+                self.ledger.note("refused", text=str(error).strip().splitlines()[0])
             self._refused(error, values)
             return self.mixed(name, args, keywords)
         return self._checked(name, result, values, named)

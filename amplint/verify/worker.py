@@ -76,19 +76,21 @@ def main(argv: list[str]) -> int:
         return 0
     standins.silence()
     torch.set_num_threads(1)
+    # what is there and does not answer may do so outside of these walls
+    driver = os.path.exists("/dev/nvidiactl")
     try:
         where = device.choose(wanted)
         sandbox.warm_up(device.kind())
     except device.NoDevice as error:
-        say({"hello": False, "lost_device": True, "reason": str(error)})
+        say({"hello": False, "lost_device": driver, "reason": str(error)})
         return 0
     except RuntimeError as error:
-        say({"hello": False, "lost_device": True, "reason": f"the device does not work: {error}".split("\n")[0][:200]})
+        text = f"the device does not work: {error}".split("\n")[0]
+        say({"hello": False, "lost_device": driver, "reason": text[:200]})
         return 0
     kept = sandbox.confine(level, device.kind())
     version = torch.__version__.split("+")[0]
-    # a driver that is there and does not answer: it may outside of these walls
-    lost = wanted == "auto" and where == "cpu" and bool(torch.version.cuda) and os.path.exists("/dev/nvidiactl")
+    lost = driver and wanted == "auto" and where == "cpu" and bool(torch.version.cuda)
     hello = {"hello": True, "torch": version, "device": where, "lost_device": lost, "kept": kept}
     say({**hello, "rules": len(comparisons.OWN)})
     cases: list[oracle.Case] = []
