@@ -12,6 +12,7 @@ from amplint.effects.owners import within
 from amplint.execution import Executor, Settings
 from amplint.finding import Confidence
 from amplint.rule import Fault, Rule, Site
+from amplint.torch_facts import in_range
 from amplint.traces import Trace, explore
 from amplint.values import AttrOf, Const, Instance, ItemOf, Optimizer, OpV, Result, Scaler, Sym, Value
 
@@ -185,21 +186,8 @@ def prepare(
     return Unit(env, executor, target)
 
 
-def version(text: str) -> tuple[int, ...]:
-    """A version for comparison: "2.10" is newer than "2.9"."""
-    parts = []
-    for part in text.split("."):
-        digits = "".join(c for c in part if c.isdigit())
-        if not digits:
-            break
-        parts.append(int(digits))
-    return tuple(parts)
-
-
 def _applies(rule: Rule, target: str) -> bool:
-    low, high = rule.torch
-    mine = version(target)
-    return (low is None or mine >= version(low)) and (high is None or mine < version(high))
+    return in_range(target, rule.torch)
 
 
 def _distinct(faults: Iterable[Fault]) -> Iterator[Fault]:

@@ -19,6 +19,7 @@ from libcst.metadata import BuiltinAssignment, ImportAssignment, MetadataWrapper
 from amplint.layout import text_before
 from amplint.rule import Change, FixPlan, Site
 from amplint.source import deep_recursion
+from amplint.torch_facts import DEPRECATED_NAMES, parameters_of
 
 if TYPE_CHECKING:
     from libcst.metadata.scope_provider import BaseAssignment
@@ -32,8 +33,7 @@ _OLD_STATE = re.compile(r"torch\.(is|get|set)_autocast_(cpu|gpu|xla|ipu|hpu|xpu)
 _NEW = re.compile(r"torch\.(amp\.)?(?:autocast_mode\.|grad_scaler\.)?(autocast|GradScaler|custom_fwd|custom_bwd)$")
 #: the parameters of the old classes, in order; all of them are keywords of the new ones
 _PARAMETERS = {
-    "autocast": ("enabled", "dtype", "cache_enabled"),
-    "GradScaler": ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"),
+    name: parameters_of(f"torch.cuda.amp.{name}", DEPRECATED_NAMES.low or "") for name in ("autocast", "GradScaler")
 }
 _DECORATORS = ("custom_fwd", "custom_bwd")
 

@@ -27,7 +27,8 @@ from amplint.finding import Confidence, Finding, Place, Step, fingerprint
 from amplint.screen import Screen
 from amplint.source import SourceError, SourceModule, deep_recursion
 from amplint.suppress import Suppressed, Suppressions
-from amplint.target import in_range, target_of
+from amplint.target import target_of
+from amplint.torch_facts import in_range
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import libcst as cst
 
-from amplint.rule import Change
-
-if TYPE_CHECKING:
-    from amplint.rule import Site
+from amplint.rule import Change, Site
 
 
 def enclosing(site: Site, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
@@ -35,7 +30,7 @@ def same_function(first: Site, second: Site) -> bool:
     return first.module is second.module and function_of(first) is function_of(second)
 
 
-def block_of(site: Site) -> tuple[cst.CSTNode, int] | None:
+def block_of(site: Site) -> tuple[cst.IndentedBlock | cst.Module, int] | None:
     """The block that holds a site's statement, and the statement's position in it."""
     statement = site.module.statement(site.node)
     block = site.module.parent(statement)
@@ -52,6 +47,36 @@ def same_block(first: Site, second: Site) -> bool:
         return False
     one, two = block_of(first), block_of(second)
     return one is not None and two is not None and one[0] is two[0]
+
+
+def once_before(site: Site, later: Site) -> Site | None:
+    """Where a statement runs once before `site`, on the way to `later`, in whose block `site` or what it is part of
+    stands; None where they stand otherwise.
+
+    It is `site` itself, under whatever condition it has, or the outermost loop around it.
+    """
+    held = block_of(later)
+    if held is None or site.module is not later.module:
+        return None
+    block, position = held
+    module, found = site.module, site.node
+    current: cst.CSTNode = module.statement(site.node)
+    while module.parent(current) is not block:
+        above = module.parent(current)
+        if above is None or isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Module)):
+            return None
+        if isinstance(above, (cst.For, cst.While)):
+            found = above
+        current = above
+    return Site(module, found) if list(block.body).index(current) < position else None
+
+
+def stands_before(site: Site, other: Site) -> bool:
+    """Whether a site's text ends before another's begins, in one module."""
+    if site.module is not other.module:
+        return False
+    one, two = site.module.place(site.node), other.module.place(other.node)
+    return (one.end_line, one.end_column) <= (two.line, two.column)
 
 
 def is_tail_of_with(site: Site, item: Site) -> bool:

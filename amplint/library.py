@@ -39,6 +39,7 @@ _EXACT: dict[str, str] = {
     "torch.nn.functional.binary_cross_entropy": "bce",
     "torch.save": "save",
     "pickle.dump": "save",
+    "pickle.dumps": "save",
     "torch.load": "load",
     "torch.set_default_dtype": "default_dtype",
     "torch.set_default_tensor_type": "default_dtype",

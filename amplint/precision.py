@@ -42,6 +42,8 @@ from amplint.program import (
     Yield,
     path_of,
 )
+from amplint.regions import DEFAULT_IS_SET
+from amplint.torch_facts import parameters_of
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -53,7 +55,6 @@ _MAX_DEPTH = 4
 _BUDGET = 40_000
 #: a module without one of these words holds no 16-bit tensor that could be known
 _SIXTEEN_BITS = frozenset({"autocast", "half", "float16", "bfloat16", "HalfTensor"})
-_KEYWORDS_OF_AUTOCAST = ("device_type", "dtype", "enabled", "cache_enabled")
 _FP16_BY_DEFAULT = frozenset({"cuda", "xpu", "mps", "mtia", "npu"})
 _BINARY = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028235e38, "float64": 1.7976931348623157e308}
@@ -184,11 +185,11 @@ class Fact:
         return next((r for r in reversed(self.regions) if r.kind == "autocast"), None)
 
 
-def facts_of(env: ModuleEnv) -> tuple[Fact, ...]:
-    """The facts of a module, computed at most once."""
+def facts_of(env: ModuleEnv, target: str) -> tuple[Fact, ...]:
+    """The facts of a module that is written for a version of torch, computed at most once."""
     known = env.shared.get("precision")
     if known is None:
-        known = env.shared["precision"] = _Walk(env).facts()
+        known = env.shared["precision"] = _Walk(env, target).facts()
     return known
 
 
@@ -205,8 +206,9 @@ def is_unsupported(fact: Fact) -> bool:
 
 
 class _Walk:
-    def __init__(self, env: ModuleEnv) -> None:
+    def __init__(self, env: ModuleEnv, target: str) -> None:
         self.env = env
+        self.target = target
         self.names: Names = names_of(env)
         self.found: list[Fact] = []
         self.regions: tuple[Opened, ...] = ()
@@ -506,7 +508,7 @@ class _Walk:
     @staticmethod
     def _library_attribute(base: Library, name: str) -> Value:
         if base.last == "finfo" and name in ("min", "max") and base.made:
-            largest = _LARGEST.get(_dtype_name(base.made[0]) or "")
+            largest = _LARGEST.get(dtype_name(base.made[0]) or "")
             return Number(None if largest is None else largest if name == "max" else -largest)
         if base.last == "finfo":
             return Number(None)
@@ -652,7 +654,7 @@ class _Walk:
             if (
                 func.name in _SELF_RETURNING
                 and _is_object(base)
-                and not any(map(_dtype_name, (*positional, *keywords.values())))
+                and not any(map(dtype_name, (*positional, *keywords.values())))
             ):
                 return base
             if isinstance(base, Tensor) or (isinstance(base, Unknown) and self._is_tensor_method(func.name)):
@@ -720,7 +722,7 @@ class _Walk:
         args = [*positional, *keywords.values()]
         plain = name.rstrip("_") or name
         if "dtype" in keywords:
-            dtype = _dtype_name(keywords["dtype"])
+            dtype = dtype_name(keywords["dtype"])
             return self._tensor(dtype, True) if dtype is not None else NOTHING
         if name in optable.FACTORIES:
             return (
@@ -800,7 +802,7 @@ class _Walk:
         if name == "type_as":
             other = positional[0] if positional else NOTHING
             return self._tensor(other.dtype, other.sure) if isinstance(other, Tensor) else NOTHING
-        asked = [v for v in (*positional, keywords.get("dtype")) if isinstance(v, (DtypeOf, Tensor)) or _dtype_name(v)]
+        asked = [v for v in (*positional, keywords.get("dtype")) if isinstance(v, (DtypeOf, Tensor)) or dtype_name(v)]
         if not asked:
             loose = [
                 v for v in (*positional, keywords.get("dtype")) if isinstance(v, Unknown) and not _like_device(v.key)
@@ -810,12 +812,11 @@ class _Walk:
         source = wanted.tensor if isinstance(wanted, DtypeOf) else wanted
         if isinstance(source, Tensor):
             return self._tensor(source.dtype, source.sure)
-        dtype = _dtype_name(wanted)
+        dtype = dtype_name(wanted)
         return self._tensor(dtype, True) if dtype is not None else NOTHING
 
     def _autocast(self, dotted: str, role: str, positional: list[Value], keywords: dict[str, Value]) -> Opened:
-        names = _KEYWORDS_OF_AUTOCAST if role == "autocast" else ("enabled", "dtype", "cache_enabled")
-        given = dict(zip(names, positional, strict=False))
+        given = dict(zip(parameters_of(dotted, self.target), positional, strict=False))
         given.update(keywords)
         device: str | None = None
         if role != "autocast":
@@ -824,9 +825,10 @@ class _Walk:
             device = given["device_type"].value.partition(":")[0]
         dtype: str | None
         if "dtype" in given:
-            dtype = _dtype_name(given["dtype"])
+            dtype = dtype_name(given["dtype"])
         else:
-            dtype = None if device is None else "float16" if device in _FP16_BY_DEFAULT else "bfloat16"
+            chosen = device is None or DEFAULT_IS_SET.search(self.env.source.text)
+            dtype = None if chosen else "float16" if device in _FP16_BY_DEFAULT else "bfloat16"
         return Opened(
             "autocast", dtype, _truth(given.get("enabled"), True), _truth(given.get("cache_enabled"), True), device
         )
@@ -954,7 +956,8 @@ def _is_harmless(value: Value) -> bool:
     return value is NOTHING or isinstance(value, (Library, Text))
 
 
-def _dtype_name(value: Value) -> str | None:
+def dtype_name(value: Value) -> str | None:
+    """ "float16", "bfloat16", "float32" or "float64" where a value is that dtype, None where it is not known to be."""
     if isinstance(value, Library):
         if value.dotted in library.FLOAT16:
             return "float16"

@@ -26,7 +26,7 @@ from amplint.program import (
     path_of,
     walk,
 )
-from amplint.pruning import bound_callables, held_names, prune, relevant_scopes, words_of
+from amplint.pruning import bound_callables, held_names, may_be_event, prune, relevant_scopes, words_of
 from amplint.source import SourceError, SourceModule
 
 if TYPE_CHECKING:
@@ -147,6 +147,18 @@ class ModuleEnv:
                 if isinstance(stmt, Import):
                     found |= self.project.offers(self, stmt)
         return frozenset(found)
+
+    @cached_property
+    def event_aliases(self) -> frozenset[str]:
+        """Other names under which the module imports what is an event by its own name."""
+        return frozenset(
+            stmt.name
+            for scope in self.program.scopes
+            for stmt in walk(scope.body)
+            if isinstance(stmt, Import)
+            and stmt.member not in (None, stmt.name)
+            and (may_be_event(stmt.member or "") or (stmt.dotted, stmt.member) == ("torch.autograd", "grad"))
+        )
 
     @cached_property
     def kept_contexts(self) -> frozenset[str]:

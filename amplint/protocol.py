@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from amplint.layout import enclosing, is_plain_path, receiver_text, same_function
-from amplint.values import AttrOf, Const, Ext, Instance, ItemOf, Many, OpV, Result, Scaler, Sequence, Sym, Value
+from amplint.values import AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value, parts_of_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,19 +174,6 @@ def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> 
             if is_plain_path(text):
                 return text
     return ""
-
-
-def parts_of_value(value: Value) -> list[Value]:
-    """What a tensor-like value was computed from, one level down."""
-    if isinstance(value, OpV):
-        return [part for part in value.args if isinstance(part, Value)]
-    if isinstance(value, Result):
-        receiver = value.callee.base if isinstance(value.callee, AttrOf) else None
-        found = [part for part in value.args if isinstance(part, Value)]
-        return [receiver, *found] if receiver is not None else found
-    if isinstance(value, (ItemOf, Many, Sequence, AttrOf)):
-        return [part for part in value.parts if isinstance(part, Value)]
-    return []
 
 
 def derived_from_grad(value: Value) -> bool:

@@ -221,6 +221,11 @@ def call_name(func: Expr) -> str:
     return func.id if isinstance(func, Name) else ""
 
 
+def may_be_event(name: str) -> bool:
+    """Whether a call by this name is an event whatever it is called on."""
+    return name in _EVENTS or bool(_EVENT_PARTS.search(name))
+
+
 def _is_event(stmt: Stmt, env: ModuleEnv, scope: Scope) -> bool:
     """Whether a statement can be an AMP event by itself."""
     if isinstance(stmt, Call):
@@ -251,7 +256,7 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     name = call_name(stmt.func)
     if name in _MINOR_EVENTS:
         return True
-    if name in _EVENTS or _EVENT_PARTS.search(name) or name in env.watched:
+    if may_be_event(name) or name in env.watched or name in env.event_aliases:
         return True
     if name in env.kept_losses:
         return True
@@ -259,11 +264,16 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
         return True
     base = stmt.func.base if isinstance(stmt.func, Attr) else None
     path = path_of(base)
+    if name == "grad":
+        return base is None or path.rpartition(".")[2] == "autograd"
     if name == "step":
-        return bool(stmt.args) or bool(_STEPPED.search(path.rpartition(".")[2].lower())) or path.startswith("%")
+        stepped = env.roles.get(scope, {}).get(path) in ("optimizer", "scheduler")
+        named = bool(_STEPPED.search(path.rpartition(".")[2].lower())) or path.startswith("%")
+        return bool(stmt.args) or stepped or named
     if name == "update":
-        role = env.roles.get(scope, {}).get(path)
-        return role == "scaler" or "scal" in path.lower()
+        # without arguments it is no update of a dict or a metric
+        named = base is not None and "scal" in _text(base).lower()
+        return not stmt.args or named or env.roles.get(scope, {}).get(path) == "scaler"
     if name in ("to", "type", "float", "double"):
         if name in ("float", "double"):
             return stmt.dropped

@@ -5,6 +5,7 @@ Source: torch/amp/autocast_mode.py (`autocast.__init__`), `torch.get_autocast_dt
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from amplint.values import NONE, AttrOf, Const, OpV, Sym, Value
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.values import AutocastArguments, Context
 
+#: a module that sets the dtype of regions that name none
+DEFAULT_IS_SET = re.compile(r"\bset_autocast_(gpu_|cpu_)?dtype\(")
 #: device types whose autocast is fp16 where no dtype is given; cpu, hpu and xla are bf16
 _FP16_BY_DEFAULT = frozenset({"cuda", "xpu", "mps", "mtia", "npu", "musa", "mlu"})
 
@@ -43,7 +46,7 @@ def dtype_of(unit: Unit, context: Context) -> str | None:
     details: AutocastArguments = context.details
     if details.dtype is None or details.dtype is NONE:
         device = device_of(unit, context)
-        if device is None:
+        if device is None or DEFAULT_IS_SET.search(unit.source.text):
             return None
         return "float16" if device in _FP16_BY_DEFAULT else "bfloat16"
     return unit.executor.effects.modules.dtype(details.dtype)

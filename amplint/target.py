@@ -32,21 +32,6 @@ def target_of(folder: Path, explicit: str | None) -> str:
     return explicit or asked_for(folder) or NEWEST
 
 
-def in_range(version: str, bounds: tuple[str | None, str | None]) -> bool:
-    """Whether a version lies in a half-open range; None leaves a side open."""
-    low, high = bounds
-    at = _release(version)
-    return (low is None or at >= _release(low)) and (high is None or at < _release(high))
-
-
-@cache
-def _release(version: str) -> tuple[int, ...]:
-    parts = [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3]]
-    while parts and parts[-1] == 0:
-        parts.pop()
-    return tuple(parts)
-
-
 def lowest(text: str) -> str | None:
     """The lowest version that "2.4", "^2.4" or ">=2.3,<3" allows; None for what is no version or range."""
     text = text.strip().replace(" ", "")

@@ -427,3 +427,23 @@ def interesting(value: Value) -> bool:
     return isinstance(
         value, (Scaler, Optimizer, Context, Instance, Partial, Func, Params, Net, ListV, DictV, StateOf, Framework)
     )
+
+
+def parts_of_value(value: Value) -> list[Value]:
+    """What a tensor-like value was computed from, one level down."""
+    if isinstance(value, OpV):
+        return [part for part in value.args if isinstance(part, Value)]
+    if isinstance(value, Result):
+        receiver = value.callee.base if isinstance(value.callee, AttrOf) else None
+        found = [part for part in value.args if isinstance(part, Value)]
+        return [receiver, *found] if receiver is not None else found
+    if isinstance(value, (ItemOf, Many, Sequence, AttrOf)):
+        return [part for part in value.parts if isinstance(part, Value)]
+    return []
+
+
+def computed_from_gradients(value: Value, depth: int = 0) -> bool:
+    """Whether a value is a parameter's gradient, or was computed from one."""
+    if isinstance(value, Grad):
+        return True
+    return depth < 6 and any(computed_from_gradients(part, depth + 1) for part in parts_of_value(value))

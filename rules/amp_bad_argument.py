@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from amplint.analysis import version
 from amplint.finding import Severity
-from amplint.library import GENERIC_AUTOCAST
 from amplint.names import names_of
 from amplint.program import Assign, Attr, Branch, Call, Name, Op, Param, parts_of, path_of, walk
 from amplint.program import Const as Literal
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.target import OLDEST
+from amplint.torch_facts import INDEX_IS_REFUSED, holds, parameters_of
 from amplint.values import AttrOf, Const, Ext, Framework, Instance, OpV, Params, Result, Sym, Value
 from amplint.values import Param as Parameter
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event
 
-_GENERIC_SCALERS = frozenset({"torch.GradScaler", "torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler"})
 _COMPARISONS = frozenset({"not", "==", "!=", "<", "<=", ">", ">=", "is", "is not", "in", "not in"})
 #: a name of which a test by itself shows that it is a flag, and not an option that may be None
 _FLAG_NAMES = re.compile(r"amp|fp16|bf16|half|mixed|enable|autocast|^(use|is|no|with|do)_", re.IGNORECASE)
@@ -157,27 +156,31 @@ Verdicts = Iterator[tuple[str, FixPlan | None]]
 
 
 def _autocast(unit: Unit, event: Event) -> Verdicts:
-    if event.details["callee"] not in GENERIC_AUTOCAST:
-        return
-    places = ("device_type", "enabled") if version(unit.target) < (1, 12) else ("device_type", "dtype")
+    places = parameters_of(event.details["callee"], unit.target)
     given = dict(zip(places, event.details["arguments"], strict=False))
     given.update(event.details["keywords"])
+    if unit.executor.effects.modules.dtype(given.get("enabled")) is not None:
+        # every version that takes a dtype takes it by keyword
+        fix = _as_keyword(event.site, places.index("enabled"), "dtype") if unit.target != OLDEST else None
+        yield "a dtype stands in the place of the flag that enables the region", fix
     for device in _choices(unit, given.get("device_type")):
         if _is_device(unit, device):
             node = _argument(event.site, 0, "device_type")
             yield "device_type is given a torch.device; it must be the type, a string", _replacement(node, "{}.type")
-        elif (isinstance(device, Const) and isinstance(device.value, (bool, int))) or _is_flag(unit, device):
-            yield "a flag stands in the place of device_type, which must be a string", None
-        elif _has_index(device) and version(unit.target) < (2, 4):
+        elif (isinstance(device, Const) and isinstance(device.value, (bool, int, float))) or _is_flag(unit, device):
+            yield "a flag or a number stands in the place of device_type, which must be a string", None
+        elif _has_index(device) and holds(INDEX_IS_REFUSED, unit.target):
             yield "device_type holds an index, which torch refuses before 2.4", None
     if any(_is_flag(unit, dtype) for dtype in _choices(unit, given.get("dtype"))):
-        yield "a flag stands in the place of the dtype", _as_keyword(event.site, 1, "enabled")
+        position = places.index("dtype") if "dtype" in places else 1
+        fix = _as_keyword(event.site, position, "enabled") if "enabled" not in given else None
+        yield "a flag stands in the place of the dtype", fix
 
 
 def _scaler(unit: Unit, event: Event) -> Verdicts:
     arguments = event.details["arguments"]
     first = arguments[0] if arguments else None
-    if event.details["callee"] not in _GENERIC_SCALERS:
+    if parameters_of(event.details["callee"], unit.target)[0] != "device":
         if event.scaler is not None and event.scaler.flavour == "sharded":
             return
         if isinstance(first, Const) and isinstance(first.value, str):

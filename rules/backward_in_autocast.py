@@ -160,7 +160,7 @@ class BackwardInAutocast(Rule):
                 ((region.site, "autocast is entered here"), *unit.call_steps(event)),
                 unit.assumptions(event, enabled),
                 Confidence.MEDIUM if framework else Confidence.HIGH,
-                _dedent(event.site, region.site) if not event.calls else None,
+                _dedent(event.site, region.site),
             )
 
 

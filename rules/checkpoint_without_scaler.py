@@ -151,7 +151,7 @@ class CheckpointWithoutScaler(Rule):
                 (*unit.call_steps(event), *steps),
                 unit.assumptions(event),
                 unit.confidence(step.scaler, step.optimizer),
-                _fix(event, step),
+                _fix(unit, event, step),
             )
 
 
@@ -244,11 +244,13 @@ def _literal(event: Event) -> Site | None:
     return literal if "state_dict" in literal.module.segment(literal.node) else None
 
 
-def _fix(event: Event, step: Event) -> FixPlan | None:
+def _fix(unit: Unit, event: Event, step: Event) -> FixPlan | None:
     """Add the scaler's state to a dict literal where the scaler is bound."""
     literal = _literal(event)
     scaler = receiver_text(step.site)
-    if literal is None or not is_plain_path(scaler) or literal.module is not step.site.module or event.calls:
+    if literal is None or not is_plain_path(scaler) or literal.module is not step.site.module:
+        return None
+    if not _is_bound(unit, event, step.scaler):
         return None
     reachable = function_of(literal) is function_of(step.site)
     if scaler.startswith("self.") and class_of(literal) is not None:
@@ -263,3 +265,11 @@ def _fix(event: Event, step: Event) -> FixPlan | None:
     separator = ",\n" + re.sub(r"\S", " ", text_before(Site(module, last.key))) if multiline else ", "
     change = Change("replace", Site(module, last), module.segment(last) + separator + added)
     return FixPlan("safe", "add the scaler's state", (change,))
+
+
+def _is_bound(unit: Unit, save: Event, scaler: Scaler | None) -> bool:
+    """Whether every path to a save has met the scaler, which then is neither None nor yet to be made."""
+    for trace, position, event in unit.events("save"):
+        if event.site.identity == save.site.identity and not any(e.scaler is scaler for e in trace.events[:position]):
+            return False
+    return True

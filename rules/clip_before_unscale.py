@@ -6,10 +6,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.layout import argument_text, is_plain_path, receiver_text, same_block, same_function
+from amplint.layout import (
+    argument_text,
+    is_plain_path,
+    once_before,
+    receiver_text,
+    same_block,
+    same_function,
+    stands_before,
+)
 from amplint.protocol import consumed_scaled
-from amplint.rule import Change, Fault, FixPlan, Rule, Site
-from amplint.values import NONE, Const, Grad, Value
+from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.values import NONE, Const, Value, computed_from_gradients
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -111,7 +119,7 @@ class ClipBeforeUnscale(Rule):
     near = ((b"clip_grad", b".grad", b"register_hook"), (b".step(",))
     fix = "safe"
     confirmed_by = "grad"
-    yields_to = ("AMP212", "AMP225")
+    yields_to = ("AMP212", "AMP213", "AMP225")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
@@ -137,7 +145,7 @@ class ClipBeforeUnscale(Rule):
                 ),
                 unit.assumptions(event),
                 unit.confidence(gradients.scaler, consumer.optimizer),
-                _fix(unit, event, consumer),
+                _fix(unit, gradients.last, event, consumer),
             )
 
     @staticmethod
@@ -165,7 +173,8 @@ _CLAMPS = frozenset({"clamp_", "clip_", "clamp_min_", "clamp_max_"})
 def _clips(event: Event, trace: Trace, position: int) -> bool:
     """Whether an event limits gradients by an absolute threshold."""
     if event.kind == "clip":
-        return not _measures(event.details["limit"])
+        limit = event.details["limit"]
+        return (limit is None and event.details["function"] == "adaptive_clip_grad") or not _measures(limit)
     operation, arguments = event.details["operation"], event.details["arguments"]
     if any(isinstance(a, Value) and a.taint.inverse for a in arguments):
         return False
@@ -173,9 +182,7 @@ def _clips(event: Event, trace: Trace, position: int) -> bool:
         return True
     if operation in ("mul_", "div_"):
         # a coefficient that was computed from the gradients' own norm
-        return any(
-            isinstance(a, Grad) or any(isinstance(p, Grad) for p in a.parts) for a in arguments if isinstance(a, Value)
-        )
+        return any(computed_from_gradients(a) for a in arguments if isinstance(a, Value))
     if operation == "assign" and position:
         before = trace.events[position - 1]
         return (
@@ -201,11 +208,15 @@ def _scaled_and_consumed(trace: Trace, position: int, event: Event) -> tuple[Gra
     return consumed_scaled(trace, position, event)
 
 
-def _fix(unit: Unit, clip: Event, consumer: Event) -> FixPlan | None:
-    """Unscale before the clip, where clip and step stand together on the boundary and always meet scaled gradients."""
-    if clip.calls != consumer.calls or clip.loops != consumer.loops or not same_function(clip.site, consumer.site):
+def _fix(unit: Unit, backward: Event, clip: Event, consumer: Event) -> FixPlan | None:
+    """Unscale before the clip, where the step follows in the same block and the clip always meets scaled gradients."""
+    if clip.calls != consumer.calls or clip.loops[: len(consumer.loops)] != consumer.loops:
         return None
-    if not same_block(clip.site, consumer.site):
+    place = once_before(clip.site, consumer.site)
+    if place is None or (same_function(backward.site, place) and not stands_before(backward.site, place)):
+        return None
+    if consumer.kind == "unscale_" and not same_block(place, consumer.site):
+        # who does not clip may need that one
         return None
     for _, _, other in unit.events(clip.kind):
         if other.site.node is clip.site.node and any(g.kind != "S" for g in other.before.values()):
@@ -214,7 +225,7 @@ def _fix(unit: Unit, clip: Event, consumer: Event) -> FixPlan | None:
     if not is_plain_path(scaler) or not is_plain_path(optimizer):
         return None
     text = f"{scaler}.unscale_({optimizer})"
-    changes = [Change("insert-before", Site(clip.site.module, clip.site.node), text)]
+    changes = [Change("insert-before", place, text)]
     if consumer.kind == "unscale_":
         changes.append(Change("delete", consumer.site))
         return FixPlan("safe", f"move {text} before the clip", tuple(changes))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
-from amplint.values import Func, Partial
+from amplint.protocol import right_elsewhere
+from amplint.rule import Fault, Rule, Site
+from amplint.values import Func, Partial, Scaler
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -106,17 +108,24 @@ class ClosureWithScaler(Rule):
         for trace, position, event in unit.events("step", "opt_step"):
             if event.kind == "opt_step":
                 scaled = _scaled_inside(trace, position, event)
-                if scaled is not None:
+                if scaled is not None and not right_elsewhere(unit, event, "step"):
                     yield Fault(
                         event.site,
                         "the closure scales its loss, and the optimizer steps on the scaled gradients",
-                        (*unit.call_steps(event), (scaled.site, "scaled backward inside the closure")),
+                        (
+                            *unit.call_steps(event),
+                            (scaled.site, "scaled backward inside the closure"),
+                            *_next_update(trace, position, scaled.scaler),
+                        ),
                         unit.assumptions(event),
                         unit.confidence(scaled.scaler, event.optimizer),
                     )
                 continue
             keyword = "closure" in event.details["keywords"]
             if not keyword and not any(isinstance(value, _CALLABLES) for value in event.details["arguments"]):
+                continue
+            if event.scaler is not None and not event.scaler.constructed and _OWN_SCALER.search(unit.source.text):
+                # it may be the project's own, which can do what torch's cannot
                 continue
             yield Fault(
                 event.site,
@@ -130,6 +139,14 @@ class ClosureWithScaler(Rule):
 
 
 _CALLABLES = (Func, Partial)
+_OWN_SCALER = re.compile(r"\b(?!Sharded)[A-Z]\w*GradScaler\b")
+
+
+def _next_update(trace: Trace, position: int, scaler: Scaler | None) -> Iterator[tuple[Site, str]]:
+    for later in trace.events[position + 1 :]:
+        if later.kind == "update" and later.scaler is scaler:
+            yield later.site, "the update() after it has nothing to decide from"
+            return
 
 
 def _scaled_inside(trace: Trace, position: int, event: Event) -> Event | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from amplint.analysis import version
 from amplint.finding import Confidence, Severity
 from amplint.layout import text_before
 from amplint.names import Names, names_of
@@ -16,6 +15,7 @@ from amplint.optable import LOWER
 from amplint.precision import Fact, Unknown, facts_of
 from amplint.program import Call, Expr, Name, Op, Scope, expressions_of, parts_of, walk
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.torch_facts import GENERIC_CUSTOM_FUNCTION, holds
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -153,7 +153,7 @@ class CustomFunctionWithoutAmpDecorators(Rule):
                 continue
             if not any(wears) and (_settles_dtypes(forward) or _settles_dtypes(backward)):
                 continue
-            applied = [f for f in facts_of(unit.env) if f.kind == "apply" and _names(f, scope)]
+            applied = [f for f in facts_of(unit.env, unit.target) if f.kind == "apply" and _names(f, scope)]
             inside = [f for f in applied if f.region is not None and f.region.enabled is not False]
             in_layer = [f for f in applied if f.region is None and f.scope.is_method and f.scope.name == "forward"]
             use = next(iter(inside or (in_layer if _has_regions(unit) else ())), None)
@@ -217,14 +217,14 @@ def _names(fact: Fact, scope: Scope) -> bool:
 
 
 def _has_regions(unit: Unit) -> bool:
-    return any(f.region is not None and f.region.enabled is not False for f in facts_of(unit.env))
+    return any(f.region is not None and f.region.enabled is not False for f in facts_of(unit.env, unit.target))
 
 
 def _decorate(unit: Unit, forward: Scope, backward: Scope, wears: tuple[bool, bool]) -> FixPlan | None:
     """Write the missing decorators below `@staticmethod`."""
     if names_of(unit.env).of(Name("torch"), forward) != {"torch"}:
         return None
-    current = version(unit.target) >= (2, 4)
+    current = holds(GENERIC_CUSTOM_FUNCTION, unit.target)
     changes = []
     for method, name, worn in zip((forward, backward), ("custom_fwd", "custom_bwd"), wears, strict=True):
         if worn:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.deprecations import Use, repair, uses
 from amplint.finding import Severity
 from amplint.rule import Fault, Rule, Site
+from amplint.torch_facts import DEPRECATED_NAMES
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -128,7 +129,7 @@ class DeprecatedAmpApi(Rule):
         ),
     )
     fix = "safe"
-    torch = ("2.4", None)
+    torch = DEPRECATED_NAMES.bounds
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

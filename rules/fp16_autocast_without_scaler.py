@@ -12,6 +12,7 @@ from amplint.needles import TRAINS
 from amplint.regions import dtype_of
 from amplint.rule import Fault, Rule
 from amplint.states import Entered
+from amplint.values import OpV
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -133,6 +134,8 @@ class Fp16AutocastWithoutScaler(Rule):
             region = _region_of_loss(unit, trace, position, backward)
             if region is None or _is_scaled(unit, trace, (region, backward, step)):
                 continue
+            if _scaled_by_hand(trace, backward, step):
+                continue
             yield Fault(
                 region.site,
                 "training runs in fp16 and nothing scales the loss; small gradients become zero",
@@ -162,6 +165,19 @@ def _region_of_loss(unit: Unit, trace: Trace, position: int, backward: Event) ->
             fp16 = held and dtype_of(unit, context) == "float16"
             return Entered(context, event.site, event.details["number"]) if fp16 else None
     return None
+
+
+def _scaled_by_hand(trace: Trace, backward: Event, step: Event) -> bool:
+    """Whether the loss is multiplied by a factor that the gradients are divided by before their step."""
+    value = backward.details["value"]
+    return (
+        isinstance(value, OpV)
+        and value.op == "*"
+        and any(
+            e.kind == "grad_write" and backward.index < e.index < step.index and step.optimizer in e.before
+            for e in trace.events
+        )
+    )
 
 
 def _is_scaled(unit: Unit, trace: Trace, parts: tuple[Entered | Event, ...]) -> bool:

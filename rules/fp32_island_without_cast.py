@@ -123,7 +123,7 @@ class Fp32IslandWithoutCast(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         seen: set[tuple[int, int]] = set()
-        for fact in facts_of(unit.env):
+        for fact in facts_of(unit.env, unit.target):
             island = fact.region
             if island is None or island.enabled is not False or not _computes(fact):
                 continue

@@ -121,7 +121,7 @@ class HalfEpsilon(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for fact in facts_of(unit.env):
+        for fact in facts_of(unit.env, unit.target):
             tensor, constant = _meeting(fact)
             if not isinstance(tensor, Tensor) or tensor.dtype != "float16" or not isinstance(constant, Number):
                 continue

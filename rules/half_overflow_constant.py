@@ -12,7 +12,7 @@ from amplint.finding import Confidence, Severity
 from amplint.layout import is_plain_path
 from amplint.names import names_of
 from amplint.needles import CASTS_TO_HALF
-from amplint.precision import Fact, Number, Tensor, Value, facts_of
+from amplint.precision import Fact, Number, Tensor, Value, dtype_name, facts_of
 from amplint.program import Name
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
@@ -128,7 +128,7 @@ class HalfOverflowConstant(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for fact in facts_of(unit.env):
+        for fact in facts_of(unit.env, unit.target):
             tensor, constant = _meeting(fact)
             if not isinstance(tensor, Tensor) or tensor.dtype != "float16" or not isinstance(constant, Number):
                 continue
@@ -172,6 +172,8 @@ def _meeting(fact: Fact) -> tuple[Value, Value]:
         return None, None
     operands = [fact.receiver, *fact.arguments] if isinstance(fact.receiver, Tensor) else list(fact.arguments)
     name = fact.operation.rpartition(".")[2]
+    if name == "full" and len(fact.arguments) > 1 and dtype_name(fact.keywords.get("dtype")) is not None:
+        return Tensor(str(dtype_name(fact.keywords["dtype"]))), fact.arguments[1]
     if name in _FILLS and operands:
         given = fact.keywords.get("value", fact.keywords.get("fill_value", operands[-1]))
         return operands[0], given

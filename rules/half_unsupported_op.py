@@ -106,14 +106,27 @@ class HalfUnsupportedOp(Rule):
     severity = Severity.WARNING
     needles = (
         (b"autocast", *CASTS_TO_HALF),
-        (b"fft", b"linalg", b"cholesky", b"svd", b"eig", b"inver", b"qr(", b"lstsq", b"det(", b"lu", b"matrix_exp"),
+        (
+            b"fft",
+            b"stft",
+            b"linalg",
+            b"cholesky",
+            b"svd",
+            b"eig",
+            b"inver",
+            b"qr(",
+            b"lstsq",
+            b"det(",
+            b"lu",
+            b"matrix_exp",
+        ),
     )
     fix = "unsafe"
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for fact in facts_of(unit.env):
+        for fact in facts_of(unit.env, unit.target):
             if fact.kind != "call" or not is_unsupported(fact):
                 continue
             operands = [v for v in fact.operands if isinstance(v, Tensor)]

@@ -121,7 +121,7 @@ class LossOutsideAutocast(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for fact in facts_of(unit.env):
+        for fact in facts_of(unit.env, unit.target):
             inside = fact.region is not None or any(r.kind == "no_grad" for r in fact.regions)
             if inside or not _is_loss(unit, fact):
                 continue

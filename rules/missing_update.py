@@ -96,7 +96,7 @@ class MissingUpdate(Rule):
     needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     fix = "unsafe"
     confirmed_by = "raise"
-    yields_to = ("AMP208", "AMP209", "AMP301")
+    yields_to = ("AMP208", "AMP209", "AMP216", "AMP301")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

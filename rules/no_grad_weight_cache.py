@@ -10,6 +10,7 @@ from amplint.needles import TRAINS
 from amplint.optable import LOWER_MODULES
 from amplint.precision import Fact, Library, Opened, Unknown, facts_of, like_network
 from amplint.rule import Fault, Rule, Site
+from amplint.torch_facts import NO_GRAD_CAST_IS_CACHED
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -117,12 +118,12 @@ class NoGradWeightCache(Rule):
     severity = Severity.WARNING
     needles = ((b"autocast",), (b"no_grad", b"inference_mode", b"set_grad_enabled"), TRAINS)
     confirmed_by = "own"
-    torch = (None, "2.10")
+    torch = NO_GRAD_CAST_IS_CACHED.bounds
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         waiting: dict[tuple[int, tuple[str, ...]], Fact] = {}
-        for fact in facts_of(unit.env):
+        for fact in facts_of(unit.env, unit.target):
             region = _cached_in(fact)
             key = _network(fact)
             if region is None or key is None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.protocol import parts_of_value
 from amplint.rule import Fault, Rule
-from amplint.values import FALSE, AttrOf, Ext, ItemOf, Many, OpV, Result, Scaler, Sequence, Value
+from amplint.values import FALSE, AttrOf, Ext, ItemOf, Many, OpV, Result, Scaler, Sequence, Value, parts_of_value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit

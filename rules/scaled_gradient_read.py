@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.layout import argument_text, is_plain_path, receiver_text, same_block
+from amplint.layout import (
+    argument_text,
+    is_plain_path,
+    once_before,
+    receiver_text,
+    same_block,
+    same_function,
+    stands_before,
+)
 from amplint.protocol import consumed_scaled
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, Const, Grad, Value
@@ -119,7 +127,7 @@ class ScaledGradientRead(Rule):
                 continue
             gradients, consumer = met
             assert gradients.last is not None
-            if event.kind == "grad_read" and _clipped_next(trace, position, consumer):
+            if event.kind == "grad_read" and (_clipped_next(trace, position, consumer) or _clamps(trace, position)):
                 # what is read serves the clip that follows, and that is what has to change
                 continue
             yield Fault(
@@ -132,7 +140,7 @@ class ScaledGradientRead(Rule):
                 ),
                 unit.assumptions(event),
                 unit.confidence(gradients.scaler, consumer.optimizer),
-                _fix(event, consumer),
+                _fix(gradients.last, event, consumer),
             )
 
 
@@ -189,7 +197,8 @@ _INDIFFERENT = frozenset(
 )
 #: changes that depend on the size of what is there
 _ADDING = frozenset({"add_", "sub_", "addcmul_", "addcdiv_", "lerp_", "nan_to_num_", "masked_fill_"})
-_SAYS_OTHERWISE = re.compile(r"isnan|isinf|isfinite|get_scale|inv_scale|_scale\b")
+_SAYS_SCALE = re.compile(r"get_scale|inv_scale|_scale\b")
+_SAYS_OTHERWISE = re.compile(r"isnan|isinf|isfinite|" + _SAYS_SCALE.pattern)
 
 
 def _harm(event: Event) -> str | None:
@@ -211,6 +220,9 @@ def _harm(event: Event) -> str | None:
             if len(values) == 2 and isinstance(values[0], Grad) and not isinstance(values[1], Grad)
             else None
         )
+    if operation == "assign":
+        shifted = bool(values) and isinstance(values[0], Grad) and values[0].parts[1] == "shifted"
+        return "changed by a term of another size" if shifted else None
     if operation not in _ADDING or (operation in ("add_", "sub_") and values and isinstance(values[0], Grad)):
         return None
     return (
@@ -222,7 +234,8 @@ def _harm(event: Event) -> str | None:
 
 def _undone(trace: Trace, event: Event) -> bool:
     """Whether the value is divided by the scale, or only tested for infinities, in the same statement or close by."""
-    if _SAYS_OTHERWISE.search(_own_text(event.site)):
+    says = _SAYS_OTHERWISE if event.kind == "grad_read" else _SAYS_SCALE
+    if says.search(_own_text(event.site)):
         return True
     return any(e.kind == "get_scale" and e.loops == event.loops and e.calls == event.calls for e in trace.events)
 
@@ -232,6 +245,14 @@ def _own_text(site: Site) -> str:
     statement = site.module.statement(site.node)
     text = site.module.segment(statement)
     return text if isinstance(statement, cst.SimpleStatementLine) else text.partition("\n")[0]
+
+
+def _clamps(trace: Trace, position: int) -> bool:
+    """Whether a clamped copy takes the gradient's place, which is a clip."""
+    if trace.events[position].details["operation"] not in ("clamp", "clip"):
+        return False
+    following = trace.events[position + 1 : position + 2]
+    return any(e.kind == "grad_write" and e.details["operation"] == "assign" for e in following)
 
 
 def _clipped_next(trace: Trace, position: int, consumer: Event) -> bool:
@@ -245,12 +266,19 @@ def _clipped_next(trace: Trace, position: int, consumer: Event) -> bool:
     return False
 
 
-def _fix(event: Event, consumer: Event) -> FixPlan | None:
-    """Unscale before the use, where the step stands beside it."""
+def _fix(backward: Event, event: Event, consumer: Event) -> FixPlan | None:
+    """Unscale before the use, where the step follows in the same block."""
     scaler, optimizer = receiver_text(consumer.site), argument_text(consumer.site)
-    if consumer.kind != "step" or event.calls != consumer.calls or event.loops != consumer.loops:
+    if event.calls != consumer.calls or event.loops[: len(consumer.loops)] != consumer.loops:
         return None
-    if not same_block(event.site, consumer.site) or not is_plain_path(scaler) or not is_plain_path(optimizer):
+    place = once_before(event.site, consumer.site)
+    if place is None or not is_plain_path(scaler) or not is_plain_path(optimizer):
         return None
-    change = Change("insert-before", event.site, f"{scaler}.unscale_({optimizer})")
-    return FixPlan("unsafe", f"insert {scaler}.unscale_({optimizer}) before the use", (change,))
+    if same_function(backward.site, place) and not stands_before(backward.site, place):
+        return None
+    changes = [Change("insert-before", place, f"{scaler}.unscale_({optimizer})")]
+    if consumer.kind == "unscale_":
+        if not same_block(place, consumer.site):
+            return None
+        changes.append(Change("delete", consumer.site))
+    return FixPlan("unsafe", f"unscale {optimizer} before the use", tuple(changes))

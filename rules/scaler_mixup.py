@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import between, previous
 from amplint.rule import Fault, Rule
 from amplint.values import AttrOf, Scaler, Sym, Value
 
@@ -113,6 +114,7 @@ class ScalerMixup(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("step", "unscale_"):
+            yield from _updated_by_another(unit, trace, position, event)
             gradients = event.state
             if gradients.last is None or not isinstance(event.scaler, Scaler):
                 continue
@@ -135,6 +137,28 @@ class ScalerMixup(Rule):
                 ((source.site, f"{what} by {unit.name(source.scaler)}"), *unit.call_steps(event)),
                 unit.assumptions(event),
                 unit.confidence(source.scaler, event.scaler, event.optimizer),
+            )
+
+
+def _updated_by_another(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[Fault]:
+    """The update that was due after the last step is one of another scaler, which had nothing to decide from."""
+    found = previous(trace, position, event, "step") if event.stage == "stepped" else None
+    if found is None or not isinstance(event.scaler, Scaler):
+        return
+    start, step = found
+    for update in between(trace, start, position, "update"):
+        scaler = update.scaler
+        if update.details["checked"] is False and scaler is not None and _distinct(scaler, event.scaler):
+            yield Fault(
+                update.site,
+                "the optimizer was stepped by one scaler, and another is updated",
+                (
+                    (step.site, f"stepped by {unit.name(event.scaler)}"),
+                    *unit.call_steps(update),
+                    (event.site, "raises, because its scaler was not updated"),
+                ),
+                unit.assumptions(update),
+                unit.confidence(scaler, event.scaler, event.optimizer),
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint import library
-from amplint.finding import Severity
+from amplint.finding import Confidence, Severity
 from amplint.names import names_of
 from amplint.program import Assign, Attr, Call, Name, walk
 from amplint.program import Const as Literal
@@ -16,6 +16,7 @@ from amplint.values import FALSE, Const, Framework
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.names import Names
     from amplint.program import Scope
     from amplint.states import Event
     from amplint.traces import Trace
@@ -190,6 +191,7 @@ _TRAINERS = frozenset(
         "transformers.Seq2SeqTrainingArguments",
     }
 )
+_OVERRIDES = frozenset({"backward", "optimizer_step", "configure_gradient_clipping", "manual_backward"})
 _RUN_BY_TRAINER = frozenset(
     {
         "lightning.LightningModule",
@@ -205,13 +207,18 @@ def _inside_modules(unit: Unit) -> Iterator[Fault]:
     """A scaler that a class makes for itself, while the trainer of the same file runs it in float16."""
     names, scopes = names_of(unit.env), unit.env.program.scopes
     calls = ((call, scope) for scope in scopes for call in _calls(scope))
-    trainer = next((call for call, scope in calls if _scales(call, names.of(call.func, scope))), None)
-    if trainer is None:
+    trainers = [(call, names.of(call.func, scope)) for call, scope in calls]
+    trainers = [(call, found) for call, found in trainers if found and found <= _TRAINERS]
+    trainer = next((call for call, _ in trainers if _is_in_float16(call)), None)
+    if trainers and trainer is None:
         return
     for cls in scopes:
         if cls.kind != "class" or not any(_RUN_BY_TRAINER & names.of(base, cls.parent or cls) for base in cls.bases):
             continue
         if "scale" not in cls.words or _is_manual(cls):
+            continue
+        if trainer is None and not _left_to_lightning(cls, names):
+            # who runs it, and in which precision, is not seen here
             continue
         for method in cls.children.values():
             for call in _calls(method):
@@ -220,7 +227,8 @@ def _inside_modules(unit: Unit) -> Iterator[Fault]:
                     yield Fault(
                         Site(unit.source, call.node),
                         "the trainer scales the loss by itself, and this scaler does it again",
-                        ((Site(unit.source, trainer.node), "the trainer works in float16"),),
+                        ((Site(unit.source, trainer.node), "the trainer works in float16"),) if trainer else (),
+                        confidence=Confidence.HIGH if trainer else Confidence.MEDIUM,
                     )
 
 
@@ -228,9 +236,14 @@ def _calls(scope: Scope) -> Iterator[Call]:
     return (stmt for stmt in walk(scope.body) if isinstance(stmt, Call))
 
 
-def _scales(call: Call, names: frozenset[str]) -> bool:
-    if not names or not names <= _TRAINERS:
-        return False
+def _left_to_lightning(cls: Scope, names: Names) -> bool:
+    """Whether Lightning runs backward and step for a module, in whatever precision: it overrides neither."""
+    bases = frozenset(name for base in cls.bases for name in names.of(base, cls.parent or cls))
+    lightning = any(name.endswith("LightningModule") for name in bases & _RUN_BY_TRAINER)
+    return lightning and "training_step" in cls.children and cls.children.keys().isdisjoint(_OVERRIDES)
+
+
+def _is_in_float16(call: Call) -> bool:
     given = {arg.keyword: arg.value.value for arg in call.args if arg.keyword and isinstance(arg.value, Literal)}
     return given.get("precision") in _FLOAT16 or given.get("fp16") is True
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.protocol import counts_batches, passed_updates
+from amplint.protocol import between, counts_batches, inside_window, passed_updates, previous, same_round
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
-    from amplint.states import Event
+    from amplint.states import Event, Gradients
     from amplint.traces import Trace
     from amplint.values import Value
 
@@ -104,11 +104,12 @@ class SkippedUpdate(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
+        yield from _without_jump(unit)
         for trace, position, jump in unit.events("jump"):
             for optimizer, gradients in jump.before.items():
-                if gradients.kind not in ("U", "T") or gradients.maybe or optimizer is None:
+                start = _operation(trace, position, optimizer) if optimizer is not None else None
+                if gradients.maybe or optimizer is None or not _under_way(trace, position, gradients, start):
                     continue
-                start = _operation(trace, position, optimizer)
                 after = _next_operation(trace, position, optimizer, start)
                 if start is None or after is None or not passed_updates(unit, jump, start.scaler):
                     continue
@@ -127,6 +128,46 @@ class SkippedUpdate(Rule):
                     unit.assumptions(jump),
                     unit.confidence(start.scaler, optimizer),
                 )
+
+
+def _without_jump(unit: Unit) -> Iterator[Fault]:
+    """The step and its `update()` stand under a condition, and the `unscale_` before them does not."""
+    for trace, position, event in unit.events("unscale_"):
+        found = previous(trace, position, event, "unscale_") if event.stage == "unscaled" else None
+        if found is None or same_round(found[1], event):
+            continue
+        start, first = found
+        begun = any(event.optimizer in b.before for b in between(trace, start, position, "backward"))
+        if not begun or between(trace, start, position, "jump") or inside_window(unit, event, event.optimizer):
+            continue
+        left_out = next(
+            (e for _, _, e in unit.events("step") if e.scaler is event.scaler and e.optimizer is event.optimizer), None
+        )
+        if left_out is None:
+            continue
+        yield Fault(
+            first.site,
+            "the optimizer is unscaled, and a path to the next unscale_ has neither a step nor an update()",
+            (
+                *unit.call_steps(first),
+                (left_out.site, "left out on that path"),
+                (event.site, "meets the optimizer in the middle of the last step"),
+            ),
+            unit.assumptions(event),
+            unit.confidence(event.scaler, event.optimizer),
+        )
+
+
+def _under_way(trace: Trace, position: int, gradients: Gradients, start: Event | None) -> bool:
+    """Whether a step has begun that only `update()` can end; to clear the gradients does not end it."""
+    if gradients.kind in ("U", "T"):
+        return True
+    if gradients.kind != "N" or start is None or start.kind != "unscale_":
+        return False
+    since = trace.events[:position]
+    return not any(e.kind == "update" and e.scaler is start.scaler and e.index > start.index for e in since) and any(
+        e.kind == "zero_grad" and start.optimizer in e.before and e.index > start.index for e in since
+    )
 
 
 def _operation(trace: Trace, position: int, optimizer: Value) -> Event | None:

@@ -98,7 +98,7 @@ class StepBypassesScaler(Rule):
     needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     fix = "unsafe"
     confirmed_by = "grad"
-    yields_to = ("AMP213",)
+    yields_to = ("AMP213", "AMP214")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
+from amplint.layout import block_of, same_block
 from amplint.protocol import following, inside_window, same_round
-from amplint.rule import Fault, Rule
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -127,6 +130,7 @@ class UnscaleInsideAccumulation(Rule):
                     tuple(steps),
                     unit.assumptions(unscaled),
                     unit.confidence(event.scaler, optimizer),
+                    _move(unit, unscaled),
                 )
 
 
@@ -134,4 +138,43 @@ def _bypassed(trace: Trace, start: Event, end: Event, optimizer: Value | None) -
     """Whether the optimizer was stepped past the scaler in the meantime."""
     return any(
         e.kind == "opt_step" and e.optimizer is optimizer and start.index < e.index < end.index for e in trace.events
+    )
+
+
+def _move(unit: Unit, unscaled: Event) -> FixPlan | None:
+    """Take the `unscale_`, and a clip right behind it, into the branch of the one step, further down in the block."""
+    steps = {
+        e.site.identity: e.site
+        for _, _, e in unit.events("step")
+        if e.scaler is unscaled.scaler and e.optimizer is unscaled.optimizer
+    }
+    held = block_of(unscaled.site)
+    if len(steps) != 1 or held is None:
+        return None
+    block, position = held
+    (step,) = steps.values()
+    branch = step.module.parent(step.module.statement(step.node))
+    around = step.module.parent(branch)
+    statements: Sequence[cst.CSTNode] = getattr(block, "body", ())
+    if step.module is not unscaled.site.module or around not in statements or not isinstance(around, cst.If):
+        return None
+    beside = (e.site for _, _, e in unit.events("clip") if same_block(e.site, unscaled.site))
+    clips = {site.module.statement(site.node) for site in beside}
+    moved = [statements[position], *(s for s in statements[position + 1 : position + 2] if s in clips)]
+    if statements.index(around) < position or not all(map(_is_expression, moved)):
+        return None
+    module = step.module
+    text = "\n".join(module.segment(statement) for statement in moved)
+    first: cst.CSTNode = branch.body[0] if isinstance(branch, cst.IndentedBlock) else step.node
+    changes = [Change("insert-before", Site(module, first), text)]
+    changes += [Change("delete", Site(module, statement)) for statement in moved]
+    return FixPlan("unsafe", "unscale at the boundary of the window", tuple(changes))
+
+
+def _is_expression(statement: cst.CSTNode) -> bool:
+    """Whether a statement is a call alone, so that nothing else needs its result."""
+    return (
+        isinstance(statement, cst.SimpleStatementLine)
+        and len(statement.body) == 1
+        and isinstance(statement.body[0], cst.Expr)
     )

@@ -101,7 +101,7 @@ class UnscaleTwice(Rule):
     needles = ((b"unscale_", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     fix = "safe"
     confirmed_by = "raise"
-    yields_to = ("AMP205", "AMP209", "AMP301", "AMP302", "AMP304")
+    yields_to = ("AMP205", "AMP209", "AMP216", "AMP301", "AMP302", "AMP304")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

@@ -103,6 +103,7 @@ class UpdateInsideAccumulation(Rule):
     needles = (DRIVES_SCALER, KNOWS_AMP)
     fix = "safe"
     confirmed_by = "raise"
+    yields_to = ("AMP214",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

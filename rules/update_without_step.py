@@ -94,7 +94,7 @@ class UpdateWithoutStep(Rule):
     severity = Severity.ERROR
     needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     confirmed_by = "raise"
-    yields_to = ("AMP204", "AMP208", "AMP213", "AMP301", "AMP302", "AMP304")
+    yields_to = ("AMP204", "AMP208", "AMP213", "AMP216", "AMP301", "AMP302", "AMP304")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

@@ -145,7 +145,7 @@ class WeightsUpdatedInAutocast(Rule):
                 continue
             before = _use(unit, trace, range(position - 1, -1, -1), update, region)
             after = _use(unit, trace, range(position + 1, len(trace.events)), update, region)
-            if before is None or after is None:
+            if before is None or after is None or _frozen(unit, trace, position, update):
                 continue
             yield Fault(
                 region.site,
@@ -222,6 +222,15 @@ def _enabled(unit: Unit, trace: Trace, region: Entered, event: Event) -> bool:
 
 def _is_model(value: Value) -> bool:
     return not isinstance(value, (Optimizer, Scaler, Scheduler))
+
+
+def _frozen(unit: Unit, trace: Trace, position: int, update: Event) -> bool:
+    """Whether the weights were frozen before: autocast keeps copies of weights that require grad alone."""
+    return any(
+        e.kind == "freeze" and _same_weights(unit, update, frozenset((e.details["target"],)))
+        for e in trace.events[:position]
+        if update.kind in ("weights_written", "load_state")
+    )
 
 
 def _same_weights(unit: Unit, update: Event, owners: frozenset[Value]) -> bool:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
-from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Scheduler, Value
+from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Params, Scheduler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -109,23 +109,25 @@ class WrongScalerOperand(Rule):
             steps = [*unit.call_steps(event)]
             if position and trace.events[position - 1].kind == "opt_step" and operand is NONE:
                 steps.append((trace.events[position - 1].site, "the optimizer is stepped here, past the scaler"))
-            update = _next_update(trace, position, event)
-            if update is not None:
-                steps.append((update.site, "the update() after it"))
+            steps += _consequences(trace, position, event)
             yield Fault(
                 event.site,
                 f"{event.kind}() is given {problem}",
                 tuple(steps),
                 unit.assumptions(event),
                 unit.confidence(event.scaler),
-                _fix(event) if event.kind == "scale" else None,
+                _fix(event) if problem.startswith("an optimizer") else None,
             )
 
 
 def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Value) -> str | None:
     """What the operand is, where it is certain that the scaler cannot work on it."""
     if event.kind == "scale":
+        if isinstance(operand, (Net, Instance)) and _is_called(trace, position, operand):
+            return "a model instead of a loss"
         return "an optimizer instead of a loss" if _is_optimizer(unit, trace, operand) else None
+    if isinstance(operand, Params):
+        return "parameters instead of an optimizer"
     if isinstance(operand, Scheduler):
         return "a learning rate scheduler instead of an optimizer"
     if isinstance(operand, Optimizer) and operand.parts[0][0] == "inferred":
@@ -134,11 +136,13 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
         return "the bound method instead of the optimizer"
     if operand is NONE:
         return _nothing(event.site)
-    if isinstance(operand, (Net, Instance)) and any(
-        e.kind == "forward" and e.details["module"] is operand for e in trace.events[:position]
-    ):
+    if isinstance(operand, (Net, Instance)) and _is_called(trace, position, operand):
         return "a model instead of an optimizer"
     return None
+
+
+def _is_called(trace: Trace, position: int, module: Value) -> bool:
+    return any(e.kind == "forward" and e.details["module"] is module for e in trace.events[:position])
 
 
 def _is_optimizer(unit: Unit, trace: Trace, value: Value) -> bool:
@@ -167,11 +171,14 @@ def _nothing(site: Site) -> str | None:
     return "the result of optimizer.step() instead of the optimizer" if called else None
 
 
-def _next_update(trace: Trace, position: int, event: Event) -> Event | None:
+def _consequences(trace: Trace, position: int, event: Event) -> Iterator[tuple[Site, str]]:
+    """What comes out wrong for that reason alone: the clip that follows a failed `unscale_`, the next `update()`."""
     for later in trace.events[position + 1 :]:
+        if later.kind == "clip" and event.kind == "unscale_":
+            yield later.site, "meets gradients that nothing has unscaled"
         if later.kind == "update" and later.scaler is event.scaler:
-            return later
-    return None
+            yield later.site, "the update() after it"
+            return
 
 
 def _fix(event: Event) -> FixPlan | None:

@@ -14,7 +14,8 @@ from amplint.files import discover
 from amplint.finding import Severity
 from amplint.rule import Rule
 from amplint.screen import Screen
-from amplint.target import NEWEST, OLDEST, asked_for, in_range, lowest, target_of
+from amplint.target import NEWEST, OLDEST, asked_for, lowest, target_of
+from amplint.torch_facts import in_range
 
 
 def tree(root: Path, *paths: str, **contents: str) -> None:

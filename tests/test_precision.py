@@ -9,6 +9,7 @@ import pytest
 from amplint.precision import Tensor, facts_of
 from amplint.project import Project
 from amplint.source import SourceModule
+from amplint.target import NEWEST
 
 PRELUDE = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 
@@ -18,7 +19,7 @@ def dtype_of(body: str) -> tuple[str, bool] | None:
     text = PRELUDE + body
     module = SourceModule.from_bytes(text.encode(), "a.py")
     env = Project(Path("/nowhere")).enter(module)
-    seen = [fact.arguments[0] for fact in facts_of(env) if fact.operation == "torch.abs"]
+    seen = [fact.arguments[0] for fact in facts_of(env, NEWEST) if fact.operation == "torch.abs"]
     last = seen[-1]
     return (last.dtype, last.sure) if isinstance(last, Tensor) else None
 
@@ -84,4 +85,4 @@ def test_dtypes(body: str, expected: tuple[str, bool] | None) -> None:
 
 def test_a_module_without_16_bits_is_not_walked() -> None:
     module = SourceModule.from_bytes(b"import torch\ntorch.abs(torch.zeros(2))\n", "a.py")
-    assert facts_of(Project(Path("/nowhere")).enter(module)) == ()
+    assert facts_of(Project(Path("/nowhere")).enter(module), NEWEST) == ()

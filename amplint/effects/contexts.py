@@ -10,6 +10,7 @@ from amplint.rule import Site
 from amplint.states import (
     Entered,
 )
+from amplint.torch_facts import parameters_of
 from amplint.values import (
     NONE,
     TRUE,
@@ -42,13 +43,10 @@ class Contexts:
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[CallOutcome]:
         """`torch.autocast(...)` makes a region that can be entered."""
-        names: tuple[str, ...] = ("device_type", "dtype", "enabled", "cache_enabled")
+        names = parameters_of(callee.dotted, self.x.settings.torch)
         device: Value | None = None
         if library.role(callee.dotted) == "device_autocast":
-            names = ("enabled", "dtype", "cache_enabled")
             device = Const.of(library.autocast_device(callee.dotted))
-        elif self.x.settings.torch in ("1.10", "1.11"):
-            names = ("device_type", "enabled", "dtype", "cache_enabled")
         if pos and isinstance(pos[0], (Func, Instance)):
             return [(state, Result(callee, tuple(pos), state.loops), None)]
         given = dict(zip(names, pos, strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
@@ -63,6 +64,8 @@ _SELF_RETURNING = frozenset(
     "share_memory to_empty".split()
 )
 _TENSOR_KEYWORDS = frozenset({"gradient", "retain_graph", "create_graph", "inputs"})
+#: methods of loggers, which show a gradient to a person
+_SHOWS = re.compile(r"histogram|scalar|^log(_|$)")
 _DETACHING = frozenset(
     {"detach", "item", "cpu_item", "tolist", "numpy", "argmax", "detach_", "size", "dim", "numel", "shape"}
 )
@@ -169,6 +172,8 @@ class Effects:
         if last in self.watched:
             self._watched(last, callee, pos, kw, site, state)
         gradients = [v for v in pos if isinstance(v, Grad)]
+        if not gradients and dotted.startswith("torch."):
+            gradients = [v for value in pos[:1] for v in self.containers.contents(value, state) if isinstance(v, Grad)]
         if gradients:
             return self.gradients.gradient_function(last, gradients, pos, kw, site, state)
         if last == "from_pretrained" or last == "from_config":
@@ -302,6 +307,8 @@ class Effects:
         gradients = [v for v in pos if isinstance(v, Grad)]
         if gradients and name in ("append", "extend", "add", "update"):
             return [(state, NONE, None)]
+        if gradients and gradients[0].parts[1] == "grad" and _SHOWS.search(name):
+            self.gradients.gradient_event("grad_read", gradients[0].owners, name, pos, site, state)
         return self.unknown.unknown(callee, pos, kw, site, state)
 
     def _watched(

@@ -117,11 +117,17 @@ class GradientEffects:
     ) -> list[CallOutcome]:
         """A function that is given gradients."""
         grad = gradients[0]
+        name = name.removeprefix("_foreach_")
         if grad.parts[1] == "grad":
             kind = "grad_write" if name.endswith("_") else "grad_read"
             self.gradient_event(kind, grad.owners, name, [v for v in pos if v is not grad], site, state)
+        if name.endswith("_like"):
+            # noise of the same shape: no number of the gradient is in it
+            return [(state, Result(Ext(name), (), state.loops), None)]
         if grad.parts[1] == "norm":
             return [(state, Result(Ext(name), (grad,), state.loops), None)]
+        if name in ("stack", "cat", "hstack", "vstack"):
+            return [(state, grad, None)]
         return [(state, Grad(grad.owners, "derived"), None)]
 
     def gradient_event(

@@ -16,6 +16,8 @@ from amplint.states import (
     after_unscale,
     after_update,
 )
+from amplint.target import NEWEST
+from amplint.torch_facts import parameters_of
 from amplint.values import (
     NONE,
     TRUE,
@@ -68,16 +70,11 @@ class Scaling:
 
     @staticmethod
     def scaler_enabled(dotted: str, pos: list[Value], kw: dict[str, Value]) -> Value:
-        """The `enabled` argument of a GradScaler, True where it is not given.
-
-        Positions: torch.amp.GradScaler(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled);
-        torch.cuda.amp.GradScaler has no device (torch/amp/grad_scaler.py, torch/cuda/amp/grad_scaler.py).
-        """
-        if "enabled" in kw:
-            return kw["enabled"]
-        index = 5 if dotted in ("torch.amp.GradScaler", "torch.GradScaler", "torch.amp.grad_scaler.GradScaler") else 4
-        if len(pos) > index:
-            return pos[index]
+        """The `enabled` argument of a GradScaler, True where it is not given."""
+        given = dict(zip(parameters_of(dotted, NEWEST), pos, strict=False))
+        given.update(kw)
+        if "enabled" in given:
+            return given["enabled"]
         return AttrOf(kw["**"], "enabled") if "**" in kw else TRUE
 
     def scaler_method(

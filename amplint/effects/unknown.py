@@ -161,7 +161,8 @@ class Unknown:
         self._left("except", handler.node, state)
 
     def _left(self, kind: str, node: cst.CSTNode, state: Machine) -> None:
-        if any(g.kind in ("U", "T") for g in state.grads.values()):
+        stages = (stage for book in state.books.values() for _, stage in book.stages)
+        if any(g.kind in ("U", "T") for g in state.grads.values()) or not {"unscaled", "stepped"}.isdisjoint(stages):
             env, _ = state.links[state.stack[-1]]
             self.x.record(
                 "jump",

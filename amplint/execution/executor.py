@@ -44,6 +44,7 @@ from amplint.program import (
 )
 from amplint.rule import Site
 from amplint.states import Entered, Event, Gradients
+from amplint.target import NEWEST
 from amplint.values import (
     NONE,
     Class,
@@ -83,7 +84,7 @@ class Settings:
     optimizer_factories: frozenset[str] = frozenset()
     clip_functions: frozenset[str] = frozenset()
     backward_functions: frozenset[str] = frozenset()
-    torch: str = "2.9"
+    torch: str = NEWEST
 
 
 class Executor:

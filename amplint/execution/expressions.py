@@ -47,6 +47,7 @@ from amplint.values import (
     Sym,
     Taint,
     Value,
+    computed_from_gradients,
     cond,
 )
 
@@ -194,7 +195,7 @@ class Expressions:
             ):
                 return self._concatenate(left, right, expr, state)
             if isinstance(left, Grad) or isinstance(right, Grad):
-                return self._gradient_of(args)
+                return self._gradient_of(op, args)
         if op == "|" and isinstance(args[0], DictV):
             return args[0]
         if op == "*" and len(args) == 2 and isinstance(args[0], (ListV, Sequence)):
@@ -211,8 +212,12 @@ class Expressions:
                 return args[1]
         return cond(op, *args)
 
-    def _gradient_of(self, args: list[Value]) -> Value:
+    def _gradient_of(self, op: str, args: list[Value]) -> Value:
         owners: frozenset[Value] = frozenset()
+        plain = [arg for arg in args if not isinstance(arg, Grad)]
+        if op in ("+", "-") and plain and not plain[0].taint.inverse and not computed_from_gradients(plain[0]):
+            # a term of a size of its own, such as weight decay or noise
+            return Grad(next(arg.owners for arg in args if isinstance(arg, Grad)), "shifted")
         for arg in args:
             if isinstance(arg, Grad):
                 owners |= arg.owners
