@@ -145,7 +145,12 @@ def _scaling(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[
                 unit.confidence(event.scaler),
                 _fix(event, plain),
             )
-    elif argument.taint.scales and not argument.taint.inverse and not derived_from_grad(argument):
+    elif (
+        argument.taint.scales
+        and not argument.taint.inverse
+        and not derived_from_grad(argument)
+        and not _never_used(trace, position)
+    ):
         yield Fault(
             event.site,
             "a loss that is already scaled is scaled again",
@@ -153,6 +158,12 @@ def _scaling(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[
             unit.assumptions(event),
             unit.confidence(event.scaler),
         )
+
+
+def _never_used(trace: Trace, position: int) -> bool:
+    """Whether the code that backpropagates has run already, and nothing is backpropagated any more."""
+    backwards = [index for index, event in enumerate(trace.events) if event.kind == "backward"]
+    return bool(backwards) and backwards[-1] < position
 
 
 def _backpropagated(trace: Trace, position: int, loss: Value) -> Event | None:

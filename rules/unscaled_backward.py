@@ -132,24 +132,29 @@ def _surely_enabled(scaler: Scaler) -> bool:
 
 
 def _stepped(trace: Trace, position: int, backward: Event) -> Event | None:
-    """The `scaler.step` that takes the gradients of an unscaled backward, as far as that is certain."""
+    """The `scaler.step` or `unscale_` that takes the gradients of an unscaled backward, as far as that is certain.
+
+    A plain `optimizer.step()` does not clear them.
+    """
     for optimizer, gradients in backward.before.items():
         if gradients.kind in ("U", "M"):
             continue
         for later in trace.events[position + 1 :]:
             if later.optimizer is not optimizer and not (optimizer is None and later.optimizer not in backward.before):
                 continue
-            if later.kind in ("zero_grad", "opt_step") and later.optimizer is not None:
+            if later.kind == "zero_grad" and later.optimizer is not None:
                 break
-            if later.kind == "step":
-                if later.state.kind in ("P", "M") and not later.state.maybe and _holds(later.state, backward):
+            if later.kind in ("step", "unscale_"):
+                if not later.state.maybe and _holds(later.state, backward):
                     return later
                 break
     return None
 
 
 def _holds(state: Gradients, backward: Event) -> bool:
-    if state.origin is None or state.last is None:
+    if state.kind == "N":
+        return state.last is backward
+    if state.kind not in ("P", "M") or state.origin is None or state.last is None:
         return False
     return state.origin.index <= backward.index <= state.last.index
 

@@ -96,7 +96,7 @@ class ZeroGradBeforeStep(Rule):
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("zero_grad"):
             for optimizer, gradients in event.before.items():
-                if gradients.kind not in ("S", "U") or gradients.maybe or gradients.last is None:
+                if gradients.kind not in ("S", "U", "L") or gradients.maybe or gradients.last is None:
                     continue
                 step = _emptied_step(trace, position, optimizer)
                 if step is None or step.scaler is not gradients.scaler:
@@ -115,10 +115,12 @@ class ZeroGradBeforeStep(Rule):
 
 
 def _emptied_step(trace: Trace, position: int, optimizer: Value | None) -> Event | None:
-    """The step that finds the gradients cleared: no backward and no `update()` comes before it."""
+    """The step that finds the gradients cleared: no backward comes before it."""
     for later in trace.events[position + 1 :]:
-        if later.kind == "update" or (later.kind == "backward" and optimizer in later.before):
+        if later.kind == "backward" and optimizer in later.before:
             return None
         if later.kind == "step" and later.optimizer is optimizer:
-            return later if later.state.kind == "N" else None
+            unscaled = later.state.unscaled if later.state.kind == "U" else None
+            empty = later.state.kind == "N" or (unscaled is not None and unscaled.index > trace.events[position].index)
+            return later if empty else None
     return None

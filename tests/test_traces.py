@@ -156,7 +156,7 @@ def test_a_loop_runs_twice(lab: Laboratory) -> None:
     assert lab.only(source) == ["backward 2 N", "step 3 S", "backward 2 T", "step 3 S"]
 
 
-def test_the_boundary_of_a_window_comes_once_in_two_rounds(lab: Laboratory) -> None:
+def test_the_boundary_of_a_window_comes_once_in_two_rounds_and_then_in_a_later_one(lab: Laboratory) -> None:
     source = """\
     def train(loader, n):
         for i, x in enumerate(loader):
@@ -170,7 +170,8 @@ def test_the_boundary_of_a_window_comes_once_in_two_rounds(lab: Laboratory) -> N
     assert sorted(kinds(story) for story in lab.told(source)) == [
         ["backward ?", "backward S"],
         ["backward ?", "backward S", *boundary],
-        ["backward ?", *boundary, "backward N"],
+        ["backward ?", *boundary, "backward N", "backward S"],
+        ["backward ?", *boundary, "backward N", "backward S", *boundary],
     ]
 
 

@@ -11,6 +11,7 @@ from amplint.rule import Site
 from amplint.states import (
     NOTHING,
     UNKNOWN,
+    Gradients,
 )
 from amplint.values import (
     NONE,
@@ -92,7 +93,7 @@ class Optimizers:
                 details={"arguments": tuple(pos), "keywords": dict(kw)},
             )
             if before[optimizer].kind == "P":
-                state.grads[optimizer] = NOTHING
+                state.grads[optimizer] = Gradients("N", last=before[optimizer].last)
             for closure in (*pos, *kw.values()):
                 if isinstance(closure, Func):
                     return [(s, v, signal) for s, v, signal in self.x.calls.invoke(closure, [], {}, site, state, None)]

@@ -78,25 +78,22 @@ class Loops:
                 if index == count and not any(_trained(current.trace, start) for current, _ in live):
                     break
                 following: list[tuple[Machine, list[Value]]] = []
+                between: list[Machine] = []
                 for current, items in live:
                     if index and _was_last(stmt, index - 1, current):
                         finished.append((current, items))
                         continue
-                    current.loops = (*outer, (id(stmt), index))
                     # the list may be out of reach by now, and its items forgotten
                     element = known[index] if known is not None else self.element(stmt, sequence, index, current, outer)
-                    if stmt.target is not None:
-                        self.x.binding.bind(stmt.target, element, current, stmt)
-                    for after, signal in self.x.block(stmt.body, current, needed):
-                        after.loops = outer
-                        kind = signal[0] if signal is not None else None
-                        if kind in (None, "continue"):
-                            following.append((after, self._gather(stmt, after, items, kind)))
-                        elif kind == "break":
-                            finished.append((after, items))
-                        else:
-                            done.append((after, signal))
+                    met = _boundaries(current, stmt, outer)
+                    ends = self._round(stmt, current, element, (id(stmt), index), outer, needed)
+                    if met:
+                        # a window has ended before this batch, and none ends with it
+                        between += [s for s, _ in ends if _boundaries(s, stmt, outer) == met]
+                    self._sort(stmt, ends, items, outer, following, finished, done)
                 live = self._merge_gathered(following, stmt)
+            if known is None and stmt.kind == "for" and count > 1:
+                live = self._next_boundary(stmt, sequence, live, between, outer, needed, finished, done)
             for after, items in live:
                 if stmt.orelse:
                     for last, signal in self.x.block(stmt.orelse, after, leaving):
@@ -108,6 +105,63 @@ class Loops:
                     after.frame[stmt.collect] = self._collected(stmt, after, items, sequence)
                 done.append((after, None))
         return done
+
+    def _round(
+        self, stmt: Loop, state: Machine, element: Value, number: tuple[int, int], outer: Any, needed: frozenset[str]
+    ) -> list[Outcome]:
+        """One round of a loop, from one state."""
+        state.loops = (*outer, number)
+        if stmt.target is not None:
+            self.x.binding.bind(stmt.target, element, state, stmt)
+        return self.x.block(stmt.body, state, needed)
+
+    def _sort(
+        self,
+        stmt: Loop,
+        ends: list[Outcome],
+        items: list[Value],
+        outer: Any,
+        following: list[tuple[Machine, list[Value]]],
+        finished: list[tuple[Machine, list[Value]]],
+        done: list[Outcome],
+    ) -> None:
+        """Tell the ends of a round apart: another round follows, the loop is left, the function is left."""
+        for after, signal in ends:
+            after.loops = outer
+            kind = signal[0] if signal is not None else None
+            if kind in (None, "continue"):
+                following.append((after, self._gather(stmt, after, items, kind)))
+            elif kind == "break":
+                finished.append((after, items))
+            else:
+                done.append((after, signal))
+
+    def _next_boundary(
+        self,
+        stmt: Loop,
+        sequence: Value,
+        live: list[tuple[Machine, list[Value]]],
+        between: list[Machine],
+        outer: Any,
+        needed: frozenset[str],
+        finished: list[tuple[Machine, list[Value]]],
+        done: list[Outcome],
+    ) -> list[tuple[Machine, list[Value]]]:
+        """A further round, some batches on, for the paths `between` two ends of a window.
+
+        Two rounds cannot hold both ends, and what the first leaves behind shows at the second.
+        """
+        kept: list[tuple[Machine, list[Value]]] = []
+        following: list[tuple[Machine, list[Value]]] = []
+        for state, items in live:
+            if state not in between:
+                kept.append((state, items))
+                continue
+            self._free_counters(stmt, state)
+            element = self.nth(sequence, 0, stmt, (*outer, ("later", id(stmt))))
+            ends = self._round(stmt, state, element, (id(stmt), 2), outer, needed)
+            self._sort(stmt, ends, items, outer, following, finished, done)
+        return [*kept, *self._merge_gathered(following, stmt)] if following else kept
 
     def _gather(self, stmt: Loop, state: Machine, items: list[Value], kind: str | None) -> list[Value]:
         if stmt.kind != "comprehension" or stmt.element is None or kind == "continue":
@@ -350,6 +404,30 @@ def _was_last(stmt: Loop, index: int, state: Machine) -> bool:
             ):
                 return True
     return False
+
+
+def _boundaries(state: Machine, stmt: Loop, outer: Any) -> frozenset[Any]:
+    """The ends of windows that a path has met in a loop: by the number of the batch, or by a counter."""
+    return frozenset(
+        atom
+        for atom, outcome in state.assume.items()
+        if outcome and any(_counts(term, kind, stmt, outer) for kind, term in _counted(atom))
+    )
+
+
+def _counts(term: Value, kind: str, stmt: Loop, outer: Any) -> bool:
+    if not isinstance(term, Sym) or term.parts[:2] != (kind, id(stmt)):
+        return False
+    return kind == "counter" or bool(term.parts[2] == outer)
+
+
+def _counted(atom: guards.Atom) -> list[tuple[str, Value]]:
+    if atom[0] == "mod":
+        return [(kind, term) for term, _ in atom[1][0] for kind in ("index", "counter")]
+    if atom[0] in ("eq", "lt"):
+        sides = [side for side in atom[1:] if isinstance(side, Value)]
+        return [("counter", term) for side in sides for term, _ in guards.linear(side)[0]]
+    return []
 
 
 def _trained(link: Any, start: Any) -> bool:

@@ -47,6 +47,7 @@ class Variant:
     growth     the scale doubles at every update
     surprise   number of the condition on measured values that turns out the other way
     moving     optimizers change the weights, and forwards are checked for stale copies of them
+    batches    so many more batches than usual
     """
 
     name: str
@@ -54,6 +55,7 @@ class Variant:
     growth: bool = False
     surprise: int | None = None
     moving: bool = False
+    batches: int = 0
 
 
 @dataclass(slots=True)
@@ -179,6 +181,8 @@ class Watched(RealScaler):
         super().__init__("cpu", *args, enabled=enabled, **kwargs)
         self.number = number
         _run.scalers.append(self)
+        if _run.tolerant and enabled:
+            self._lazy_init_scale_growth_tracker(torch.device("cpu"))
 
     def _now(self) -> dict[str, Any]:
         scale = self.get_scale() if self.is_enabled() else 1.0
@@ -197,8 +201,11 @@ class Watched(RealScaler):
     def _pretend(self, happening: Happening) -> None:
         """Go on after an operation that found no gradients as if it had been done."""
         if happening.optimizer is not None and "already" not in happening.failed:
-            state = self._per_optimizer_states[id(_run.optimizers[happening.optimizer])]
+            optimizer = _run.optimizers[happening.optimizer]
+            state = self._per_optimizer_states[id(optimizer)]
             state["stage"] = OptState.STEPPED if happening.kind == "step" else OptState.UNSCALED
+            if happening.kind == "step":
+                optimizer.step()
 
     def scale(self, outputs: Any) -> Any:
         _run.record("scale", **self._now())
@@ -222,7 +229,7 @@ class Watched(RealScaler):
     def update(self, new_scale: Any = None) -> None:
         happening = _run.record("update", **self._now())
         self._guarded(happening, lambda: super(Watched, self).update(new_scale))
-        if _run.tolerant:
+        if _run.tolerant and self.is_enabled():
             self._per_optimizer_states.clear()
 
 
@@ -412,6 +419,7 @@ class Stage:
         self.program = program
         tree = ast.fix_missing_locations(_Instrument().visit(ast.parse(program.source)))
         self.code = compile(tree, FILE, "exec")
+        self.loader = batches()
         self.drive = compile(program.drive, "<driver>", "exec")
 
     def run(
@@ -426,7 +434,7 @@ class Stage:
         _run = run = _Run(variant, reference, tolerant)
         torch.default_generator.manual_seed(0)
         data = types.ModuleType("data")
-        data.loader = batches()  # type: ignore[attr-defined]
+        data.loader = self.loader[: self.program.batches + variant.batches]  # type: ignore[attr-defined]
         sys.modules["data"] = data
         arguments, sys.argv = sys.argv, ["train.py", *(f"--{name}" for name, value in flags.items() if value)]
         namespace: dict[str, Any] = {

@@ -29,13 +29,19 @@ class Program:
     """A source and how to drive it.
 
     flags   names of the booleans that the driver sets; every combination of them is executed
-    drive   statements that the driver executes after the module, with `loader`, `given` and the flags as names
+    drive   statements that the driver executes after the module, with `loader` and the flags as names
     """
 
     body: Block
     flags: tuple[str, ...] = ()
     drive: str = ""
+    windowed: bool = False
     note: list[str] = field(default_factory=list)
+
+    @property
+    def batches(self) -> int:
+        """How many batches show all that the program does: two windows, or some rounds."""
+        return 6 if self.windowed else 3
 
     @property
     def source(self) -> str:

@@ -28,6 +28,7 @@ GROWTH = Variant("growth", growth=True)
 OVERFLOWS = tuple(
     Variant(f"overflow@{number}/{index}", overflow=(number, index)) for number, index in ((1, 0), (2, 0), (2, 1))
 )
+SHORTER = Variant("shorter", batches=-1)
 SURPRISES = tuple(Variant(f"surprise@{number}", surprise=number) for number in (1, 3))
 MOVING = Variant("moving", moving=True)
 
@@ -60,7 +61,11 @@ class Truth:
 def truth_of(program: Program) -> Truth:
     """Execute a program for every value of its flags and in every variant that can make a difference."""
     truth = Truth()
-    stage = Stage(program)
+    try:
+        stage = Stage(program)
+    except SyntaxError as error:
+        truth.invalid = f"SyntaxError: {error.msg}"
+        return truth
     for values in product((True, False), repeat=len(program.flags)):
         flags = dict(zip(program.flags, values, strict=True))
         if not _explore(stage, flags, truth):
@@ -75,7 +80,7 @@ def _explore(stage: Stage, flags: dict[str, bool], truth: Truth) -> bool:
     waiting = [NOMINAL]
     while waiting:
         variant = waiting.pop(0)
-        log = stage.run(flags, variant)
+        log = stage.run(flags, variant, tolerant=variant.moving)
         truth.runs += 1
         if log.error:
             truth.invalid = log.error
@@ -85,7 +90,8 @@ def _explore(stage: Stage, flags: dict[str, bool], truth: Truth) -> bool:
             _add(truth, list(_stale(log, circumstances)))
             continue
         if variant is NOMINAL:
-            waiting = list(_variants(log))
+            fuller = stage.run(flags, variant, tolerant=True) if log.raised else log
+            waiting = list(_variants(stage, fuller))
         path = tuple(log.decisions)
         if path not in references:
             references[path] = stage.run(flags, variant, reference=log.decisions)
@@ -104,16 +110,24 @@ def _explore(stage: Stage, flags: dict[str, bool], truth: Truth) -> bool:
                 path = tuple(further.decisions)
                 if path not in references:
                     references[path] = stage.run(flags, variant, reference=further.decisions)
-                for fault in Reading(further, references[path], circumstances).faults():
+                reading = Reading(further, references[path], circumstances)
+                for fault in (*reading.faults(), *reading.clips()):
                     truth.possible |= fault.answers
     return True
 
 
-def _variants(log: Log) -> Iterator[Variant]:
+def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
     """The variants in which something else can happen than in the nominal run."""
+    source = stage.program.source
     if any(h.enabled for h in log.happened):
         yield GROWTH
-        yield from OVERFLOWS if any(len(h.before) > 1 for h in log.happened) else OVERFLOWS[:2]
+        yield OVERFLOWS[0]
+        if any(len(h.before) > 1 for h in log.happened):
+            yield OVERFLOWS[2]
+        elif stage.program.windowed:
+            yield OVERFLOWS[1]
+        if "len(loader)" in source or "(i + 1) % " in source:
+            yield SHORTER
     if log.measured:
         yield from SURPRISES
     if any(h.kind in ("step", "opt_step") and h.autocast for h in log.happened):
@@ -185,6 +199,22 @@ class Reading:
                     return "unscaled" if h.kind == "unscale_" else "stepped"
         return "ready"
 
+    def clips(self) -> Iterator[Observed]:
+        """Clips of scaled gradients that a scaler takes afterwards, whatever else becomes of them."""
+        for at in range(self.count):
+            h = self.happened[at]
+            for o in h.covers if h.kind == "clip" else ():
+                if self._scaled(at, o) and self._taken(at, o):
+                    yield self._fault("clip of scaled gradients", at, set(_answers(("AMP201", "AMP202"), h.lines)))
+
+    def _taken(self, at: int, optimizer: int) -> bool:
+        for h in self.happened[at:]:
+            if h.kind in ("unscale_", "step") and h.optimizer == optimizer:
+                return True
+            if h.kind == "zero_grad" and h.optimizer in (optimizer, None):
+                return False
+        return False
+
     # --- faults ----------------------------------------------------------------------------------
 
     def faults(self) -> Iterator[Observed]:
@@ -229,8 +259,14 @@ class Reading:
     def _foreign(self, at: int, optimizer: int) -> set[Answer]:
         """An operation of a scaler on gradients that another has scaled."""
         h = self.happened[at]
-        others = {e.scaler for e in self.happened[self._start(at, optimizer) : at] if e.kind == "scale"}
-        return set(_answers(("AMP216",), h.lines)) if others - {h.scaler} else set()
+        last: int | None = None
+        others: set[int | None] = set()
+        for i in range(self._start(at, optimizer), at):
+            if self.happened[i].kind == "scale":
+                last = self.happened[i].scaler
+            elif self.added(i, optimizer) != NONE:
+                others.add(last)
+        return set(_answers(("AMP216",), h.lines)) if others - {h.scaler, None} else set()
 
     def _start(self, at: int, optimizer: int) -> int:
         """The last moment before an operation at which an optimizer had no gradients and no scaler a claim on it.
@@ -243,6 +279,8 @@ class Reading:
             end = next((j for j in range(at - 1, -1, -1) if self.added(j, optimizer) != NONE), 0)
         for j in range(end - 1, -1, -1):
             if self.held(j, optimizer) == NONE and all(self.stage(j, s, optimizer) == "ready" for s in scalers):
+                while j and self.happened[j - 1].kind == "scale":
+                    j -= 1
                 return j
         return 0
 
@@ -264,9 +302,17 @@ class Reading:
         return self._untrue(at, optimizer) and all(self.stage(at, s, optimizer) == "ready" for s in scalers)
 
     def _untrue(self, at: int, optimizer: int) -> bool:
-        """Whether gradients wait for their step that are not the true ones."""
+        """Whether gradients wait for their step that are not the true ones, and not for what an older step left."""
         held = self.held(at, optimizer)
-        return self._pending(at, optimizer) and held != LOST and not _same(held, 1)
+        if not self._pending(at, optimizer) or held == LOST or _same(held, 1):
+            return False
+        for j in range(at - 1, -1, -1):
+            h = self.happened[j]
+            if self.held(j, optimizer) == NONE:
+                return True
+            if h.kind in ("step", "opt_step") and h.optimizer == optimizer:
+                return False
+        return True
 
     def _unscaled_since_step(self, start: int, at: int, optimizer: int) -> tuple[int, ...]:
         """The lines of the `unscale_` calls since the last step."""
@@ -304,7 +350,7 @@ class Reading:
             held = self.held(i, optimizer)
             if h.kind == "clip" and optimizer in h.covers and any(self._scaled(i, o) for o in h.covers):
                 suspect(h.lines, "AMP201", "AMP202")
-            if h.kind == "clip" and optimizer in h.covers and any(self._untrue(i, o) for o in h.covers):
+            if h.kind == "clip" and optimizer in h.covers and len({self._untrue(i, o) for o in h.covers}) > 1:
                 suspect(h.lines, "AMP212")
             elif h.kind == "touch" and self._scaled(i, optimizer):
                 suspect(h.lines, "AMP201", "AMP202")
@@ -360,7 +406,8 @@ def multiple(mine: Vector | None, true: Vector | None) -> float:
     if mine is None or not any(mine):
         return NONE
     pairs = [(m, t) for m, t in zip(mine, true or [0.0] * len(mine), strict=True) if math.isfinite(m)]
-    if not pairs:
+    if len(pairs) < len(mine) and not any(m for m, _ in pairs):
+        # an infinite norm has clipped all that was finite to nothing
         return LOST
     top_mine, top_true = max(pairs, key=lambda pair: abs(pair[1]))
     if top_true == 0.0:
