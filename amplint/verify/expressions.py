@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint.verify.objects import (
     AmpDecorated,
+    Arms,
     Bound,
     BudgetSpent,
     Dotted,
@@ -138,9 +139,25 @@ class Expressions:
         return "".join(parts)[:MAX_ITEMS]
 
     def ev_IfExp(self, node: ast.IfExp, scope: Scope) -> object:
-        test = self.eval(node.test, scope)
         arms = ((node.body.lineno, node.body.lineno), (node.orelse.lineno, node.orelse.lineno))
-        return self.eval(node.body if self.world.truth(test, arms) else node.orelse, scope)
+        return self.eval(node.body if self.condition(node.test, scope, arms) else node.orelse, scope)
+
+    def condition(self, node: ast.expr, scope: Scope, arms: Arms) -> bool:
+        """Whether a condition holds; `arms` is what hangs on it, and tells how to decide where it is unknown."""
+        swapped = (arms[1], arms[0])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return not self.condition(node.operand, scope, swapped)
+        if isinstance(node, ast.BoolOp):
+            every = all if isinstance(node.op, ast.And) else any
+            return every(self.condition(part, scope, arms) for part in node.values)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.NotEq | ast.NotIn):
+            left, right = self.eval(node.left, scope), self.eval(node.comparators[0], scope)
+            positive = ast.Eq() if isinstance(node.ops[0], ast.NotEq) else ast.In()
+            same = self.world.compare(positive, left, right)
+            if isinstance(same, Unknown):
+                return not self.world.truth(same, swapped)
+            return self.world.truth(self.world.compare(node.ops[0], left, right), arms)
+        return self.world.truth(self.eval(node, scope), arms)
 
     def ev_BoolOp(self, node: ast.BoolOp, scope: Scope) -> object:
         wanted = isinstance(node.op, ast.Or)

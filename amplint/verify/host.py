@@ -19,8 +19,8 @@ from amplint.verify import sandbox
 
 START_SECONDS = 120.0
 SECONDS_PER_FINDING = 5.0
-#: what a worker may take beyond its own alarm before it is killed
-GRACE = 3.0
+#: a worker's own alarm counts processor time; it is killed after so many times that on the clock, and a little more
+PATIENCE, GRACE = 4.0, 3.0
 #: what a worker may say in one line, in characters, and how many lines may wait to be taken
 LONGEST_LINE, MOST_LINES = 1 << 22, 16
 NO_TORCH = "torch is not installed: pip install 'amplint[verify]'"
@@ -149,7 +149,7 @@ class Worker:
         # a worker that does not read fills its pipe: the writer waits then, and not this thread
         threading.Thread(target=_write, args=(self._process, text), daemon=True).start()
         try:
-            return self._receive(self.seconds + GRACE)
+            return self._receive(self.seconds * PATIENCE + GRACE)
         except _Silent as error:
             self._kill()
             return {"status": "inconclusive", "reason": str(error)}

@@ -18,6 +18,8 @@ from typing import Protocol
 
 from amplint.verify.expressions import Expressions
 from amplint.verify.objects import (
+    EXCEPTION,
+    Arms,
     Bound,
     BudgetSpent,
     Dotted,
@@ -56,7 +58,7 @@ class World(Protocol):
     def binary(self, op: ast.operator, left: object, right: object) -> object: ...
     def unary(self, op: ast.unaryop, value: object) -> object: ...
     def compare(self, op: ast.cmpop, left: object, right: object) -> object: ...
-    def truth(self, value: object, branches: tuple[tuple[int, int], tuple[int, int]] | None) -> bool: ...
+    def truth(self, value: object, branches: Arms | None) -> bool: ...
     def item(self, value: object, key: object) -> object: ...
     def set_item(self, value: object, key: object, new: object) -> None: ...
     def iterate(self, value: object) -> Iterator[object]: ...
@@ -68,6 +70,8 @@ class World(Protocol):
         self, cls: UserClass, instance: Instance, args: list[object], keywords: dict[str, object]
     ) -> None: ...
     def observe(self, value: object) -> None: ...
+    def harmless(self, path: str, node: ast.stmt) -> bool: ...
+    def assume(self, text: str) -> None: ...
     def saw_dict(self, path: str, node: ast.AST, content: object) -> None: ...
     def matches(self, error: UserError, kinds: list[object]) -> bool: ...
 
@@ -82,6 +86,7 @@ class Machine(Expressions):
         self.modules = modules
         self.scopes: dict[str, Scope] = {}
         self.errors: list[UserError] = []
+        self.trying = 0
 
     # ---------------------------------------------------------------- modules
 
@@ -133,7 +138,23 @@ class Machine(Expressions):
         except UserError as error:
             if error.line == 0:
                 error.path, error.line = scope.path, node.lineno
-            raise
+            if not error.made_here or self.trying or not self._left_out(node, scope):
+                error.made_here = False
+                raise
+        except Unsupported:
+            if self.trying or not self._left_out(node, scope):
+                raise
+
+    def _left_out(self, node: ast.stmt, scope: Scope) -> bool:
+        """Go on without a statement that the stand-ins are not good enough for; False where it matters."""
+        simple = isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.For | ast.Delete)
+        if not simple or not self.world.harmless(scope.path, node):
+            return False
+        self.world.assume(f"line {node.lineno} is left out")
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                scope.rebinds.get(child.id, scope).names[child.id] = Unknown(child.id)
+        return True
 
     def do_Expr(self, node: ast.Expr, scope: Scope) -> None:
         self.eval(node.value, scope)
@@ -168,8 +189,7 @@ class Machine(Expressions):
 
     def do_If(self, node: ast.If, scope: Scope) -> None:
         arms = (_span(node.body), _span(node.orelse))
-        test = self.eval(node.test, scope)
-        self.block(node.body if self.world.truth(test, arms) else node.orelse, scope)
+        self.block(node.body if self.condition(node.test, scope, arms) else node.orelse, scope)
 
     def do_For(self, node: ast.For, scope: Scope) -> None:
         iterable = self.eval(node.iter, scope)
@@ -235,7 +255,7 @@ class Machine(Expressions):
 
     def do_While(self, node: ast.While, scope: Scope) -> None:
         arms = (_span(node.body), (0, 0))
-        while self.world.truth(self.eval(node.test, scope), arms):
+        while self.condition(node.test, scope, arms):
             self.budget -= 1
             if self.budget < 0:
                 raise BudgetSpent
@@ -296,7 +316,7 @@ class Machine(Expressions):
     def do_Try(self, node: ast.Try, scope: Scope) -> None:
         try:
             try:
-                self.block(node.body, scope)
+                self._tried(node, scope)
             except UserError as error:
                 for handler in node.handlers:
                     kinds = self._handler_kinds(handler, scope)
@@ -314,6 +334,15 @@ class Machine(Expressions):
         finally:
             self.block(node.finalbody, scope)
 
+    def _tried(self, node: ast.Try, scope: Scope) -> None:
+        """The body of a `try`: what rises in it is for its handlers, if it has any."""
+        inside = bool(node.handlers)
+        self.trying += inside
+        try:
+            self.block(node.body, scope)
+        finally:
+            self.trying -= inside
+
     def _handler_kinds(self, handler: ast.ExceptHandler, scope: Scope) -> list[object] | None:
         if handler.type is None:
             return None
@@ -330,7 +359,7 @@ class Machine(Expressions):
         raise UserError(value, scope.path, node.lineno)
 
     def do_Assert(self, node: ast.Assert, scope: Scope) -> None:
-        if not self.world.truth(self.eval(node.test, scope), ((node.lineno, node.lineno), (0, 0))):
+        if not self.condition(node.test, scope, ((0, 0), EXCEPTION)):
             raise UserError(AssertionError("assertion of the program"), scope.path, node.lineno)
 
     def do_Global(self, node: ast.Global, scope: Scope) -> None:

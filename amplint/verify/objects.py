@@ -24,23 +24,33 @@ class UserError(Exception):
     """An exception inside the replayed program, with the user's place where it rose.
 
     `error` is the Python exception or an interpreted instance; `from_torch` tells whether torch's AMP
-    code or a clip raised it, which is what makes it evidence.
+    code or a clip raised it, which is what makes it evidence. `made_here` is set for what the stand-ins
+    may be to blame for.
     """
 
-    def __init__(self, error: object, path: str, line: int, from_torch: bool = False) -> None:
+    def __init__(self, error: object, path: str, line: int, from_torch: bool = False, made_here: bool = False) -> None:
         super().__init__(error)
         self.error = error
         self.path = path
         self.line = line
         self.from_torch = from_torch
+        self.made_here = made_here
 
     @property
     def kind(self) -> str:
+        if isinstance(self.error, Unknown):
+            return self.error.label
         return self.error.cls.name if isinstance(self.error, Instance) else type(self.error).__name__
 
     @property
     def text(self) -> str:
-        return f"{self.kind}: {self.error}" if not isinstance(self.error, Instance) else self.kind
+        return self.kind if isinstance(self.error, Instance | Unknown) else f"{self.kind}: {self.error}"
+
+
+#: what runs when a condition is true, and when it is not: first and last line of each; (0, 0) for nothing
+Arms = tuple[tuple[int, int], tuple[int, int]]
+#: the arm of an assertion that fails
+EXCEPTION = (-1, -1)
 
 
 class LoopBreak(Exception):

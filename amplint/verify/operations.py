@@ -103,6 +103,8 @@ class Operations(Surroundings):
             return self.tensor_operation(type(op).__name__, BINARY[type(op)], [a, b])
         if isinstance(a, State) or isinstance(b, State):
             return a
+        if isinstance(a, list) and isinstance(b, list) and isinstance(op, ast.Sub | ast.BitAnd | ast.BitOr):
+            return _as_sets(op, a, b)
         if isinstance(a, (*PLAIN, *CONTAINERS)) and isinstance(b, (*PLAIN, *CONTAINERS)):
             return self.guarded(lambda: bounded_binary(op, a, b))
         return Unknown("result")
@@ -588,3 +590,16 @@ class Operations(Surroundings):
             elif isinstance(kind, UserClass) and isinstance(error.error, Instance) and error.error.cls is kind:
                 return True
         return False
+
+
+def _as_sets(op: ast.operator, left: list[object], right: list[object]) -> list[object]:
+    """An operator of sets, which are lists here because stand-ins need not be hashable."""
+
+    def member(item: object, items: list[object]) -> bool:
+        return any(item is other or (isinstance(item, PLAIN) and item == other) for other in items)
+
+    if isinstance(op, ast.Sub):
+        return [item for item in left if not member(item, right)]
+    if isinstance(op, ast.BitAnd):
+        return [item for item in left if member(item, right)]
+    return [*left, *(item for item in right if not member(item, left))]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from amplint.verify.guesses import INTEGER
+from amplint.verify.objects import UserError
 from amplint.verify.replay import Replay
 from amplint.verify.stage import Outcome, Setting, Stage
 from amplint.verify.standins import Run, StepRecord
@@ -34,7 +35,7 @@ CONDITIONS = (
 )
 HALF = Run("fp16 gradients", half_grads=True, scale=65536.0, gain=16.0)
 TOLERANCE = 1e-4
-#: what the search for a way to the flagged line may take
+#: what the search for a way to the flagged line may take, in processor time
 SEARCH_SECONDS = 2.0
 
 
@@ -117,11 +118,11 @@ class Case:
         limits that a condition on a norm lets through. Then, with the two outermost drivers, the flags around
         the line the other way, and the faults that lead to it (a bad loss, an exception).
         """
-        deadline = time.perf_counter() + SEARCH_SECONDS
+        deadline = time.process_time() + SEARCH_SECONDS
         tried: list[_Attempt] = []
 
         def attempt(setting: Setting, changes: dict[str, Any] | None = None, limit: int = 24) -> bool:
-            if tried and time.perf_counter() > deadline:
+            if tried and time.process_time() > deadline:
                 return True
             outcome = self.stage.execute(replace(PLAIN[0], **(changes or {})), setting, None, limit)
             tried.append(_Attempt(_score(outcome), setting, changes or {}, outcome, limit))
@@ -479,7 +480,7 @@ def refutation(case: Case, asked: Complete) -> Judgement:
         if nominal.error is not None:
             return Judgement(
                 "inconclusive",
-                reason=f"line not reached: the replay raised {nominal.error.text[:100]} in line {nominal.error.line}",
+                reason=f"line not reached: the replay raised {nominal.error.text[:100]} {_where(case, nominal.error)}",
             )
         return Judgement("inconclusive", reason="line not reached: nothing in the file leads to it")
     for seen in case.runs.values():
@@ -488,7 +489,7 @@ def refutation(case: Case, asked: Complete) -> Judgement:
         if seen.error is not None and seen.run.scaled:
             return Judgement(
                 "inconclusive",
-                reason=f"the replay ended early: {seen.error.text[:100]} in line {seen.error.line}",
+                reason=f"the replay ended early: {seen.error.text[:100]} {_where(case, seen.error)}",
             )
     if nominal.steps_taken < asked.steps:
         return Judgement("inconclusive", reason=f"only {nominal.steps_taken} optimizer steps were made")
@@ -501,6 +502,11 @@ def refutation(case: Case, asked: Complete) -> Judgement:
         return Judgement("inconclusive", reason="no loss was scaled on the way to the flagged line")
     count = sum(1 for r in case.runs.values() if r.run.scaled)
     return Judgement("refuted", f"{nominal.steps_taken} steps equal to the run without AMP in {count} set-ups", "all")
+
+
+def _where(case: Case, error: UserError) -> str:
+    elsewhere = f" of {error.path}" if error.path != case.replay.flagged[0][0] else ""
+    return f"in line {error.line}{elsewhere}"
 
 
 def trail(case: Case) -> list[str]:

@@ -12,7 +12,11 @@ from amplint.verify.guesses import (
     affinity,
     constructed,
 )
-from amplint.verify.objects import Unknown, UserClass
+from amplint.verify.objects import (
+    EXCEPTION,
+    Unknown,
+    UserClass,
+)
 
 if TYPE_CHECKING:
     from amplint.verify.surroundings import Surroundings
@@ -29,6 +33,7 @@ class Plan:
         numbers: dict[str, float],
         events: dict[str, set[int]],
         jumps: dict[str, set[int]],
+        raises: dict[str, set[int]],
         tries: dict[str, list[tuple[int, int, str]]],
         classes: set[str],
         model_names: set[str],
@@ -40,6 +45,7 @@ class Plan:
         self.numbers = numbers
         self._events = events
         self._jumps = jumps
+        self._raises = raises
         self._tries = tries
         self._classes = classes
         self._model_names = model_names
@@ -59,6 +65,10 @@ class Plan:
 
     def has_events(self, path: str, arm: tuple[int, int]) -> bool:
         return arm != (0, 0) and any(arm[0] <= line <= arm[1] for line in self._events.get(path, ()))
+
+    def raises(self, path: str, arm: tuple[int, int]) -> bool:
+        """Whether an arm ends in an exception."""
+        return arm == EXCEPTION or arm[1] in self._raises.get(path, ())
 
     def jumps(self, path: str, arm: tuple[int, int]) -> bool:
         return arm[1] in self._jumps.get(path, ())

@@ -80,14 +80,18 @@ class Stage:
             for path, body in replay.files.items()
         }
         self.jumps: dict[str, set[int]] = {}
+        self.raises: dict[str, set[int]] = {}
         self.tries: dict[str, list[tuple[int, int, str]]] = {}
         self.model_names: set[str] = set()
         for path, tree in self.trees.items():
             jumps = self.jumps[path] = set()
+            raises = self.raises[path] = set()
             tries = self.tries[path] = []
             for node in ast.walk(tree):
                 if isinstance(node, ast.Return | ast.Continue | ast.Break | ast.Raise):
                     jumps.add(node.end_lineno or node.lineno)
+                    if isinstance(node, ast.Raise):
+                        raises.add(node.end_lineno or node.lineno)
                 elif isinstance(node, ast.Try) and node.handlers:
                     kind = node.handlers[0].type
                     kind = kind.elts[0] if isinstance(kind, ast.Tuple) and kind.elts else kind
@@ -143,6 +147,7 @@ class Stage:
             numbers=setting.numbers,
             events=self.events,
             jumps=self.jumps,
+            raises=self.raises,
             tries=self.tries,
             classes=self.classes,
             model_names=self.model_names,

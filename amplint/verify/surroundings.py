@@ -26,6 +26,7 @@ from amplint.verify.guesses import (
 )
 from amplint.verify.machine import Machine
 from amplint.verify.objects import (
+    Arms,
     Bound,
     BudgetSpent,
     Dotted,
@@ -158,7 +159,16 @@ class Surroundings:
         self.assumed.setdefault(text)
 
     def fail(self, error: BaseException) -> UserError:
-        return UserError(error, self.path, 0, raised_by_amp(error))
+        """An exception of the program. That something is None, or not there yet, is no fault of a stand-in."""
+        from_torch = raised_by_amp(error)
+        real = from_torch or "NoneType" in str(error) or isinstance(error, UnboundLocalError)
+        return UserError(error, self.path, 0, from_torch, made_here=not real)
+
+    def harmless(self, path: str, node: ast.stmt) -> bool:
+        """Whether a statement can be left out: it is not flagged, and no scaler or gradient has to do with it."""
+        span = (node.lineno, node.end_lineno or node.lineno)
+        flagged = any(self.plan.flagged(path, line) for line in range(span[0], span[1] + 1))
+        return not flagged and not self.plan.has_events(path, span)
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         """Run real torch code; what it raises becomes an exception of the program."""
@@ -456,7 +466,7 @@ class Surroundings:
 
     # -------------------------------------------------------------- decisions
 
-    def truth(self, value: object, branches: tuple[tuple[int, int], tuple[int, int]] | None) -> bool:
+    def truth(self, value: object, branches: Arms | None) -> bool:
         if isinstance(value, Unknown):
             return self.decide(value, branches)
         if isinstance(value, Tensor):
@@ -467,7 +477,7 @@ class Surroundings:
             return len(value) > 0
         return True
 
-    def decide(self, unknown: Unknown, branches: tuple[tuple[int, int], tuple[int, int]] | None) -> bool:
+    def decide(self, unknown: Unknown, branches: Arms | None) -> bool:
         if unknown.bound is not None:
             return True
         if self.machine.depth > 6 and branches is not None and self.plan.jumps(self.path, branches[0]):
@@ -480,13 +490,16 @@ class Surroundings:
         self.assume(f"{label} is {'true' if value else 'false'}")
         return value
 
-    def _decision(self, unknown: Unknown, branches: tuple[tuple[int, int], tuple[int, int]] | None) -> bool:
+    def _decision(self, unknown: Unknown, branches: Arms | None) -> bool:
         given = self.plan.flag(unknown.label)
         if given is not None:
             return given
         if branches is not None:
             for arm, value in zip(branches, (True, False), strict=True):
                 if any(arm[0] <= line <= arm[1] for path, line in self.plan.wanted if path == self.path):
+                    return value
+            for arm, value in zip(branches, (False, True), strict=True):
+                if self.plan.raises(self.path, arm):
                     return value
         if AMP_FLAG.search(unknown.name) and not OFF.search(unknown.name):
             return True
