@@ -267,6 +267,22 @@ def zero_grad_before_step(case: Case) -> Judgement | None:
     empty = [s for s in taken if s.gradients is not None and float(s.gradients.abs().sum()) == 0.0]
     if taken and len(empty) >= 2 and len(empty) == len(taken):
         return Judgement("confirmed", f"all gradients are 0 in {len(empty)} of {len(taken)} steps", NOMINAL.name)
+    for run in (NOMINAL, *CONDITIONS[:3]):
+        cleared = steps = 0
+        pending = False
+        emptied: set[str] = set()
+        for event in case.run(run).ledger.events:
+            if event.kind == "backward":
+                pending = True
+                emptied.clear()
+            elif event.kind == "zero_grad" and pending and case.is_flagged(event.path, event.line):
+                emptied.add(event.data["optimizer"])
+            elif event.kind == "scaler.step":
+                steps, cleared = steps + 1, cleared + (event.data["optimizer"] in emptied)
+                pending = False
+        if cleared:
+            status = "confirmed" if run is NOMINAL else "conditional"
+            return Judgement(status, f"{cleared} of {steps} steps find their gradients cleared", run.name)
     return None
 
 
