@@ -45,7 +45,7 @@ class Progress:
     def __init__(self, wanted: bool, what: str = "files analysed") -> None:
         self._what = what
         self._wanted = wanted and sys.stderr.isatty()
-        self._due = time.monotonic() + 1.0
+        self._due = time.monotonic() + 2.0
         self._shown = False
 
     def __call__(self, done: int, total: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +20,7 @@ from conftest import CLIP_LINE, CLIPPED, Amplint, notebook, stand_in
 import amplint as package
 from amplint import analysis, engine, registry
 from amplint.cli import cli
+from amplint.terminal import Progress
 
 FIXED = CLIPPED.replace("        torch.nn", "        scaler.unscale_(optimizer)\n        torch.nn")
 
@@ -426,6 +429,35 @@ def test_a_page_is_shown_by_code_or_name(amplint: Amplint, spelling: str) -> Non
     assert markdown.startswith("# clip-before-unscale (AMP201)\n")
     assert "## What it does" in markdown
     assert json.loads(amplint("explain", spelling, "--format", "json").out)["code"] == "AMP201"
+
+
+# -- progress --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(1.9, ""), (2.1, "\r2 of 9 files analysed\r\x1b[K")])
+def test_progress_is_shown_where_it_takes_time(monkeypatch: pytest.MonkeyPatch, seconds: float, shown: str) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    now = 0.0
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = Progress(wanted=True)
+    progress(1, 9)
+    now = seconds
+    progress(2, 9)
+    progress(3, 9)  # at the same moment: not every file is worth a line
+    progress.clear()
+    assert sys.stderr.getvalue() == shown  # type: ignore[attr-defined]
+
+
+def test_progress_is_for_those_who_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(time, "monotonic", itertools.count(0.0, 100.0).__next__)
+    progress = Progress(wanted=True)
+    progress(1, 9)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
 
 
 # -- shells ----------------------------------------------------------------------------------------------

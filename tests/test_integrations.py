@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,34 +49,67 @@ def test_hooks_call_what_there_is(hook: dict[str, object], here: Path, amplint: 
     assert amplint(*command[1:], "clean.py").status == 0
 
 
-@pytest.mark.slow
-def test_pre_commit_runs_the_hooks(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    hooks = tmp_path_factory.mktemp("hooks")
+@pytest.fixture(scope="module")
+def hooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the files of this one as they are now, committed or not."""
+    folder = tmp_path_factory.mktemp("hooks")
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=False).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).is_file() and not name.startswith(("fixtures/", "tests/")):
-            (hooks / name).parent.mkdir(parents=True, exist_ok=True)
-            (hooks / name).write_bytes((ROOT / name).read_bytes())
-    git(hooks, "init", "-q")
-    git(hooks, "add", ".")
-    git(hooks, "commit", "-q", "-m", "a")
-    environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path_factory.mktemp("cache"))}
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "a")
+    return folder
 
-    def pre_commit(hook: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pre_commit", "try-repo", str(hooks), hook, "--all-files"]
-        return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
 
-    found = pre_commit("amplint")
+def pre_commit(hooks: Path, hook: str, project: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a hook on all files of a project, in an environment that pre-commit makes for it."""
+    command = [sys.executable, "-m", "pre_commit", "try-repo", str(hooks), hook, "--all-files"]
+    environment = {**os.environ, "PRE_COMMIT_HOME": str(hooks.parent / "pre-commit"), **variables}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_pre_commit_runs_the_hooks(project: Path, hooks: Path) -> None:
+    found = pre_commit(hooks, "amplint", project)
     assert found.returncode == 1, found.stdout + found.stderr
     assert "train.py:" in found.stdout
     assert "AMP201" in found.stdout
     assert "legacy.py" not in found.stdout
     assert "exit code: 1" in found.stdout
-    fixed = pre_commit("amplint-fix")
+    fixed = pre_commit(hooks, "amplint-fix", project)
     assert "files were modified by this hook" in fixed.stdout
     assert "scaler.unscale_(optimizer)" in (project / "train.py").read_text()
     assert (project / "legacy.py").read_text() == PROGRAM
-    assert pre_commit("amplint").returncode == 0
+    assert pre_commit(hooks, "amplint", project).returncode == 0
+
+
+def torch_that_is_here(folder: Path) -> None:
+    """A wheel of torch, newer than any, that only leads to the one that is installed: nothing is downloaded."""
+    torch = pytest.importorskip("torch")
+    about = "torch-999.0.dist-info"
+    members = {
+        "torch_that_is_here.pth": f"{Path(torch.__file__).parent.parent}\n",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 999.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    members[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in [*members, f"{about}/RECORD"])
+    with zipfile.ZipFile(folder / "torch-999.0-py3-none-any.whl", "w") as wheel:
+        for name, text in members.items():
+            wheel.writestr(name, text)
+
+
+@pytest.mark.slow
+def test_pre_commit_verifies(project: Path, hooks: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    wheels = tmp_path_factory.mktemp("wheels")
+    torch_that_is_here(wheels)
+    found = pre_commit(hooks, "amplint-verify", project, PIP_FIND_LINKS=str(wheels))
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "error[AMP201]" in found.stdout
+    assert re.search(r"verdict: confirmed on (cpu|cuda)", found.stdout), found.stdout
+    assert "legacy.py" not in found.stdout
 
 
 def test_the_action_takes_inputs_through_the_environment_only() -> None:
@@ -113,6 +147,18 @@ def test_the_action_checks_annotates_and_writes_sarif(project: Path, tmp_path_fa
     assert "legacy.py" not in checked.stdout
     assert (project / "out.sarif").is_file()
     assert (work / "output").read_text() == "sarif-file=out.sarif\n"
+    git(project, "commit", "-q", "-m", "a")
+    inputs |= {"since": "HEAD", "format": "concise json:out.json"}
+    assert run(check).returncode == 0
+    (project / "train.py").write_text(PROGRAM.replace("1.0)", "2.0)"))
+    again = run(check)
+    assert again.returncode == 1, again.stderr
+    assert "AMP201 [clip-before-unscale]" in again.stdout
+    assert "::error title=AMP201" in again.stdout
+    assert (project / "out.json").is_file()
+    inputs["since"] = "nowhere"
+    assert run(check).returncode == 2
+    inputs |= {"since": "", "paths": ""}
     (project / "train.py").write_text("x = 1\n")
     assert run(check).returncode == 0
 
