@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One known finding. Only the fingerprint counts; the rest tells a reader what it stands for."""
+    """One known finding. Only the fingerprint counts; the rest tells a reader what it stands for. `path` is relative to
+    the folder of the baseline."""
 
     fingerprint: str
     rule: str
@@ -48,7 +50,12 @@ def write(path: Path, run: Run) -> int:
     """
     entries: list[Mapping[str, Any]] = sorted(
         (
-            {"fingerprint": f.fingerprint, "rule": f.rule, "path": f.place.path, "message": f.message}
+            {
+                "fingerprint": f.fingerprint,
+                "rule": f.rule,
+                "path": _seen_from(path.absolute().parent, run.sources.path(f.place.path)),
+                "message": f.message,
+            }
             for f in run.findings
         ),
         key=lambda entry: (entry["path"], entry["rule"], entry["fingerprint"]),
@@ -59,10 +66,18 @@ def write(path: Path, run: Run) -> int:
     return len(entries)
 
 
-def apply(run: Run, known: Mapping[str, Entry]) -> list[Entry]:
+def _seen_from(folder: Path, file: Path) -> str:
+    try:
+        return Path(os.path.relpath(file, folder)).as_posix()
+    except ValueError:  # another drive
+        return file.as_posix()
+
+
+def apply(run: Run, known: Mapping[str, Entry], folder: Path) -> list[Entry]:
     """Move the findings that are known from what is shown to what is suppressed.
 
-    Returns the stale entries: those whose file was checked, and whose finding is not there any more.
+    Returns the stale entries, which nothing answers to any more: their file was checked, or is gone. `folder` is the
+    baseline's, from which entries name files.
     """
     shown = [finding for finding in run.findings if finding.fingerprint not in known]
     hidden = [finding for finding in run.findings if finding.fingerprint in known]
@@ -70,5 +85,9 @@ def apply(run: Run, known: Mapping[str, Entry]) -> list[Entry]:
     run.findings[:] = shown
     run.suppressed.extend(Suppressed(finding, "baseline") for finding in hidden)
     run.suppressed.sort(key=lambda s: s.finding.sort_key)
-    checked = {file.display for file in run.files}
-    return [e for e in known.values() if e.fingerprint not in seen and (e.path in checked)]
+    checked = {file.path for file in run.files}
+    return [e for e in known.values() if e.fingerprint not in seen and _is_settled(folder / e.path, checked)]
+
+
+def _is_settled(path: Path, checked: Collection[Path]) -> bool:
+    return Path(os.path.abspath(path)) in checked or not os.path.lexists(path)

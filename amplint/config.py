@@ -386,6 +386,11 @@ class Configuration:
         configuration._default = settings
         return configuration
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether the command line asks for other findings than the configuration does."""
+        return self._selection is not None or not self._overrides.keys().isdisjoint(("min_severity", "min_confidence"))
+
     def for_folder(self, folder: Path) -> Settings:
         """The settings of files directly in an absolute folder. Raises ConfigError."""
         if self._explicit is not None:

@@ -159,8 +159,8 @@ class Session:
             progress.clear()
         known = arguments.baseline or run.settings.baseline
         if known is not None and arguments.write_baseline is None:
-            stale = baseline.apply(run, baseline.read(known))
-            if stale and not contents and not arguments.quiet:
+            stale = baseline.apply(run, baseline.read(known), known.absolute().parent)
+            if stale and not contents and not arguments.quiet and not self._configuration.is_narrowed:
                 gone = plural(len(stale), "stale finding")
                 say(f"{known} holds {gone}; --write-baseline {known} drops them")
                 for entry in stale if arguments.verbose else ():

@@ -346,8 +346,26 @@ def test_stale_entries_of_a_baseline_are_told(clipped: Path, amplint: Amplint) -
     (clipped / "train.py").write_text("x = 1\n")
     assert "known.json holds 1 stale finding" in amplint("--baseline", "known.json", ".").err
     assert "stale" not in amplint("--baseline", "known.json", "clean.py").err
+    assert "stale" not in amplint("--baseline", "known.json", "--select", "AMP101", ".").err
+    assert "stale" not in amplint("--baseline", "known.json", "--min-confidence", "low", ".").err
+    (clipped / "train.py").unlink()
+    assert "1 stale finding" in amplint("--baseline", "known.json", ".").err
+    assert "1 stale finding" in amplint("--baseline", "known.json", "clean.py").err
     (clipped / "known.json").write_text("[]")
     assert amplint("--baseline", "known.json", ".").status == 2
+
+
+def test_a_baseline_names_files_from_its_own_folder(
+    clipped: Path, amplint: Amplint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (clipped / "amplint.toml").write_text('baseline = "known.json"\n')
+    (clipped / "sub").mkdir()
+    monkeypatch.chdir(clipped / "sub")
+    assert amplint("--write-baseline", "../known.json", "..").status == 0
+    assert [entry["path"] for entry in json.loads((clipped / "known.json").read_text())["findings"]] == ["train.py"]
+    assert amplint("..").status == 0
+    (clipped / "train.py").write_text("x = 1\n")
+    assert "1 stale finding" in amplint("..").err
 
 
 def test_fingerprints_do_not_depend_on_the_folder(
