@@ -190,6 +190,9 @@ CallOutcome = tuple[Machine, Value, Signal | None]
 Arguments = tuple[list[Value], dict[str, Value]]
 
 
+_GOLDEN = 0.6180339887498949
+
+
 def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tuple[list[Machine], bool]:
     """States at one point of the program, with those that cannot be told apart joined.
 
@@ -208,18 +211,31 @@ def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tupl
 
 
 def _diverse(states: list[Machine], limit: int) -> list[Machine]:
-    """As many states as the limit allows, the first of every different history before the second of any."""
+    """As many states as the limit allows, one of every different history before the second of any."""
     by_history: dict[frozenset[Any], list[Machine]] = {}
     for state in states:
         by_history.setdefault(state.signature, []).append(state)
+    groups = [_spread(group) for group in by_history.values()]
     kept: list[Machine] = []
     rank = 0
     while len(kept) < limit:
-        for group in by_history.values():
+        for group in groups:
             if rank < len(group):
                 kept.append(group[rank])
         rank += 1
     return kept[:limit]
+
+
+def _spread(states: list[Machine]) -> list[Machine]:
+    """States in an order that soon shows both outcomes of every guard: neighbours share their early decisions, and
+    equal strides would share the late ones, so the strides follow the golden ratio."""
+    left = list(range(len(states)))
+    ordered: list[Machine] = []
+    place = 0.0
+    while left:
+        ordered.append(states[left.pop(int(place * len(left)))])
+        place = (place + _GOLDEN) % 1
+    return ordered
 
 
 def _group(states: list[Machine], point: object, key: Callable[[Machine], tuple[Any, ...]]) -> list[Machine]:

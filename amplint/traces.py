@@ -15,7 +15,22 @@ from amplint.library import FRAMEWORK_NAMES
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import Scope
-from amplint.values import FALSE, NONE, TRUE, Class, Const, Ext, Func, Instance, ListV, Scaler, Sym, Value
+from amplint.values import (
+    FALSE,
+    NONE,
+    TRUE,
+    Class,
+    Const,
+    Ext,
+    Func,
+    Instance,
+    ListV,
+    Net,
+    Optimizer,
+    Scaler,
+    Sym,
+    Value,
+)
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv
@@ -166,8 +181,21 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
         for made in found:
             _forget_placeholders(executor, value, made, made.frames[-env.number]["#self"])
         found, _ = merge(found, cls)
-        inits[cls] = known = found[:MAX_STARTS]
+        inits[cls] = known = _telling_starts(found)
     return [s.clone() for s in known]
+
+
+def _telling_starts(states: list[Machine]) -> list[Machine]:
+    """At most `MAX_STARTS` of the states after an `__init__`: those with the most scalers, optimizers and modules, and
+    the one with the fewest."""
+    if len(states) <= MAX_STARTS:
+        return states
+
+    def equipment(state: Machine) -> int:
+        return sum(isinstance(held, (Scaler, Optimizer, Net)) for held in state.heap.values())
+
+    ordered = sorted(states, key=equipment, reverse=True)
+    return [*ordered[: MAX_STARTS - 1], ordered[-1]]
 
 
 def _forget_placeholders(executor: Executor, cls: Class, state: Machine, instance: Value) -> None:
