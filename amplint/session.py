@@ -239,18 +239,19 @@ class Session:
         arguments = self._arguments
         # the fixed source of standard input has the output for itself
         stdout = sys.stderr if arguments.fix and self._contents else sys.stdout
+        plain = report.Options(False, arguments.quiet, arguments.verbose)
+        shown = report.Options(use_color(arguments.color, stdout), arguments.quiet, arguments.verbose)
         for name, file in self._outputs:
-            options = report.Options(False, arguments.quiet, arguments.verbose)
-            if file is not None:
-                try:
-                    with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
-                        report.render(name, run, stream, options)
-                except OSError as error:
-                    raise Failure(f"{file}: {error.strerror}") from None
-            else:
-                color = use_color(arguments.color, stdout)
-                options = report.Options(color, arguments.quiet, arguments.verbose)
-                report.render("statistics" if arguments.statistics else name, run, stdout, options)
+            try:
+                if file is None:
+                    report.render(name, run, stdout, shown)
+                    continue
+                with open(file, "w", encoding="utf-8", errors="backslashreplace") as stream:
+                    report.render(name, run, stream, plain)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise Failure(f"{error.filename or file or name}: {error.strerror}") from None
 
 
 def _outputs(arguments: Arguments) -> list[tuple[str, Path | None]]:
@@ -260,7 +261,8 @@ def _outputs(arguments: Arguments) -> list[tuple[str, Path | None]]:
 
     if not arguments.formats:
         in_actions = os.environ.get("GITHUB_ACTIONS") == "true"
-        return [("full", None), ("github", None)] if in_actions else [("full", None)]
+        names = ["statistics"] if arguments.statistics else ["full", "github"] if in_actions else ["full"]
+        return [(name, None) for name in names]
     outputs: list[tuple[str, Path | None]] = []
     for text in arguments.formats:
         name, colon, file = text.partition(":")
@@ -272,6 +274,8 @@ def _outputs(arguments: Arguments) -> list[tuple[str, Path | None]]:
     on_stdout = [name for name, file in outputs if file is None]
     if len(on_stdout) > 1 and any(FORMATS[name] for name in on_stdout):
         raise Failure(f"{' and '.join(on_stdout)} cannot share standard output; write one to a file (FORMAT:FILE)")
+    if arguments.statistics:
+        return [("statistics", None), *((name, file) for name, file in outputs if file is not None)]
     return outputs
 
 

@@ -383,6 +383,26 @@ def test_statistics_count_rules(clipped: Path, amplint: Amplint) -> None:
     result = amplint("--statistics", ".")
     assert result.status == 1
     assert result.out.splitlines()[0] == "1  AMP201  [*] clip-before-unscale"
+    again = amplint("--statistics", "--output-format", "concise", "--output-format", "json:out.json", ".")
+    assert again.out.splitlines()[0] == result.out.splitlines()[0]
+    assert len(json.loads((clipped / "out.json").read_text())["findings"]) == 1
+
+
+def test_statistics_stand_for_what_actions_would_show(
+    clipped: Path, amplint: Amplint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert amplint("--statistics", ".").out.count("AMP201") == 1
+
+
+def test_a_summary_that_cannot_be_written_is_told(
+    here: Path, amplint: Amplint, fake_analysis: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "no/such/summary.md")
+    for number in range(12):
+        (here / f"f{number}.py").write_text(CLIPPED)
+    result = amplint("--output-format", "github", ".")
+    assert (result.status, result.err) == (2, "error: no/such/summary.md: No such file or directory\n")
 
 
 def git(*arguments: str) -> None:

@@ -276,6 +276,12 @@ def test_sarif_is_valid(findings: tuple[Finding, ...]) -> None:
         assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
 
 
+def test_sarif_for_code_scanning_is_silent_about_what_is_suppressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    data = valid("sarif-2.1.0", made(finding(), suppressed=[Suppressed(finding(7), "ignore", "known")]))
+    assert len(data["runs"][0]["results"]) == 1
+
+
 def test_sarif_tells_the_path_the_fix_and_the_suppression() -> None:
     run = made(finding(verdict=CONFIRMED), suppressed=[Suppressed(finding(7), "ignore", "known")])
     shown, silenced = valid("sarif-2.1.0", run)["runs"][0]["results"]
