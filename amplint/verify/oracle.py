@@ -297,7 +297,8 @@ def _compare(expected: Any, got: Any, tolerance: float) -> str | None:
         return f"gradient norm {seen:.3g} instead of 0"
     cosine = float((expected @ got) / max(norm * seen, 1e-300))
     if abs(seen / norm - 1) > 1e-3:
-        return f"gradient norm {seen:.3g} instead of {norm:.3g}"
+        digits = next((d for d in range(3, 8) if f"{seen:.{d}g}" != f"{norm:.{d}g}"), 8)
+        return f"gradient norm {seen:.{digits}g} instead of {norm:.{digits}g}"
     return f"gradient off by {error / norm:.2g} of its norm (cosine {cosine:.3f})"
 
 
@@ -360,12 +361,15 @@ def by_gradients(
 # -------------------------------------------------------------------- verdict
 
 
-def judge(replay: Replay, known: list[Case] | None = None) -> Judgement:
+def judge(
+    replay: Replay, known: list[Case] | None = None, settled: Callable[[Judgement], None] | None = None
+) -> Judgement:
     """Execute a replay in all the set-ups its rule asks for, and say what was seen.
 
     `known` holds the cases of findings judged before; one that leads to this line as well serves again. Where
     the program has other faults, a wrong gradient counts as far as it is still wrong without them. Where the
-    finding has a repair, the repaired program must not show the fault any more.
+    finding has a repair, the repaired program must not show the fault any more; `settled` is told the verdict
+    before that is tried.
     """
     begin = time.perf_counter()
     case = _case(replay, known)
@@ -379,6 +383,9 @@ def judge(replay: Replay, known: list[Case] | None = None) -> Judgement:
     result.assumptions = [*result.assumptions, *case.assumptions()][:12]
     result.events = trail(case)
     result.way = case.way()
+    result.seconds = round(time.perf_counter() - begin, 4)
+    if settled is not None:
+        settled(result)
     if case.replay.fixed is not None and result.status in ("confirmed", "conditional"):
         result.fix_verified = repaired(case, case.replay.fixed)
         if several and case.replay is replay and not result.fix_verified:

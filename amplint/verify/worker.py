@@ -32,6 +32,12 @@ def answer(request: dict[str, Any], cases: list[Any]) -> dict[str, Any]:
     from amplint.verify.replay import Replay
 
     limit = float(request.get("seconds", SECONDS_PER_FINDING))
+    result: Judgement | None = None
+
+    def keep(verdict: Judgement) -> None:
+        nonlocal result
+        result = verdict
+
     timer = getattr(signal, "setitimer", None)
     try:
         if timer is not None:
@@ -39,13 +45,15 @@ def answer(request: dict[str, Any], cases: list[Any]) -> dict[str, Any]:
             signal.signal(signal.SIGPROF, _ring)
             timer(signal.ITIMER_PROF, limit)
         try:
-            result = judge(Replay.from_dict(request["replay"]), cases)
+            result = judge(Replay.from_dict(request["replay"]), cases, keep)
         finally:
             if timer is not None:
                 timer(signal.ITIMER_PROF, 0)
     except Alarm:
         cases.clear()
-        result = Judgement("inconclusive", reason=f"timeout: the replay took more than {limit:g} s", seconds=limit)
+        if result is None:
+            text = f"timeout: the replay took more than {limit:g} s"
+            result = Judgement("inconclusive", reason=text, seconds=limit)
     except RecursionError:
         result = Judgement("inconclusive", reason="the replay recursed too deeply")
     except MemoryError:
