@@ -10,6 +10,8 @@ as long as the values in it are the same. Atoms:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from amplint.values import (
@@ -373,3 +375,11 @@ def sentence(atom: Atom, outcome: bool) -> str:
     if constant:
         parts.append(str(constant))
     return f"({' + '.join(parts)}) % {describe(modulus)} {'==' if outcome else '!='} 0"
+
+
+_STAGE = re.compile(r"OptState|UNSCALED|_per_optimizer_states|\bstage\b")
+
+
+def asks_for_stage(assume: Mapping[Any, bool]) -> bool:
+    """Whether a path was decided by torch's own record of what has been unscaled, which knows better."""
+    return any(_STAGE.search(sentence(atom, True)) for atom in assume if atom[0] != "mod")

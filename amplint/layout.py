@@ -68,7 +68,8 @@ def once_before(site: Site, later: Site) -> Site | None:
         if isinstance(above, (cst.For, cst.While)):
             found = above
         current = above
-    return Site(module, found) if list(block.body).index(current) < position else None
+    order: list[cst.CSTNode] = [*block.body]
+    return Site(module, found) if order.index(current) < position else None
 
 
 def stands_before(site: Site, other: Site) -> bool:

@@ -73,7 +73,7 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     ]
     speaking = {s.name for s in functions if not _ENTRY_WORDS.isdisjoint(s.words)}
     # a function that only calls others knows what they are called with, and how often
-    telling = _ENTRY_WORDS | env.relevant_imports | (speaking - _COMMON_METHODS)
+    telling = _ENTRY_WORDS | env.relevant_imports | env.kept_contexts | (speaking - _COMMON_METHODS)
     candidates = [s for s in functions if s.name in speaking or not telling.isdisjoint(s.words - {s.name})]
     called = _called_names(env)
     roots = [s for s in candidates if s.name not in called]

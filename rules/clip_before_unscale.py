@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.guards import asks_for_stage
 from amplint.layout import (
     argument_text,
     is_plain_path,
@@ -130,7 +131,7 @@ class ClipBeforeUnscale(Rule):
             if not _clips(event, trace, position):
                 continue
             met = _scaled_and_consumed(trace, position, event)
-            if met is None:
+            if met is None or asks_for_stage(event.assume):
                 continue
             gradients, consumer = met
             assert gradients.last is not None

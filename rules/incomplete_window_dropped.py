@@ -171,7 +171,7 @@ def _guard(step: Event) -> Site | None:
         held = block_of(site)
         if held is not None and loop is not None:
             block, position = held
-            for earlier in reversed(block.body[:position]):  # type: ignore[attr-defined]
+            for earlier in reversed(block.body[:position]):
                 if isinstance(earlier, cst.If) and _leaves(earlier):
                     return Site(site.module, earlier)
     return None

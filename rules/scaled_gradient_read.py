@@ -92,7 +92,8 @@ class ScaledGradientRead(Rule):
     ## Known limits
     Silent are uses that are right on scaled gradients too: tests for `None`, `isnan`, `isinf` and `isfinite`, an
     all-reduce, a division by the world size or the number of micro-batches, a division by `scaler.get_scale()`, and
-    reads after `scaler.step`. A read in a function that amplint cannot resolve is not reported. Clipping is AMP201.
+    reads after `scaler.step`. Of a helper in another module that only looks at gradients, the call is reported. A read
+    in a function that amplint cannot resolve is not reported. Clipping is AMP201.
 
     ## Fix safety
     Unsafe: `scaler.unscale_(optimizer)` before the use gives it true gradients, but what was tuned on scaled gradients
@@ -130,18 +131,24 @@ class ScaledGradientRead(Rule):
             if event.kind == "grad_read" and (_clipped_next(trace, position, consumer) or _clamps(trace, position)):
                 # what is read serves the clip that follows, and that is what has to change
                 continue
+            asked = _asked_of_another_module(unit, event)
+            steps = [*unit.call_steps(event)] if asked is None else [(event.site, "read here")]
             yield Fault(
-                event.site,
+                asked or event.site,
                 f"gradients are {harm} while they still carry the loss scale",
-                (
-                    (gradients.last.site, "scaled backward"),
-                    *unit.call_steps(event),
-                    (consumer.site, "unscaled only here"),
-                ),
+                ((gradients.last.site, "scaled backward"), *steps, (consumer.site, "unscaled only here")),
                 unit.assumptions(event),
                 unit.confidence(gradients.scaler, consumer.optimizer),
                 _fix(gradients.last, event, consumer),
             )
+
+
+def _asked_of_another_module(unit: Unit, event: Event) -> Site | None:
+    """The call of a helper of another module that only looks at gradients, which is what is wrong: the helper is as
+    good for unscaled ones."""
+    if event.kind == "grad_write" or event.site.module is unit.source:
+        return None
+    return next((site for site in reversed(event.calls) if site.module is unit.source), None)
 
 
 #: right under any scale: tests for infinities, copies, communication, and what does not look at the values

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.protocol import between, previous
 from amplint.rule import Fault, Rule
-from amplint.values import AttrOf, Scaler, Sym, Value
+from amplint.values import AttrOf, Instance, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -187,10 +187,22 @@ def _distinct(first: Scaler, second: Scaler) -> bool:
         return False
     if first.constructed and second.constructed:
         return True
+    if first.constructed is not second.constructed:
+        known, other = (first, second) if first.constructed else (second, first)
+        return _is_never_bound(_origin(other)) and known.constructed
     one, two = _origin(first), _origin(second)
     if isinstance(one, Sym) and isinstance(two, Sym):
         return one.parts[0] == two.parts[0] == "param" and one.parts[1:3] == two.parts[1:3]
     return isinstance(one, AttrOf) and isinstance(two, AttrOf) and one.base is two.base
+
+
+def _is_never_bound(value: Value | None) -> bool:
+    """Whether a scaler is an attribute that no method of its class gives a value to, so that it is no other name of
+    one that was made there."""
+    if not isinstance(value, AttrOf) or not isinstance(value.base, Instance):
+        return False
+    scope = value.base.cls.scope
+    return not scope.bases and value.name not in scope.bound_attributes
 
 
 def _origin(scaler: Scaler) -> Value | None:

@@ -170,15 +170,22 @@ def _saved_with_optimizer(unit: Unit) -> Event | None:
 
 
 #: a scaler that is loaded in any of the ways to write it, also where amplint does not get to
-_LOADS_SCALER = re.compile(r"(scaler|amp)\w*(\(\))?(\[[^\]]*\])?\.load_state_dict\(", re.IGNORECASE)
+_LOADS_SCALER = re.compile(r"(scaler|amp_)\w*(\(\))?(\[[^\]]*\])?\.load_state_dict\(", re.IGNORECASE)
+
+
+#: the name of something that is loaded and is no scaler
+_OTHERS = re.compile(r"model|net|optim|sched|ema|encoder|decoder|criterion", re.IGNORECASE)
 
 
 def _may_be_loaded(unit: Unit) -> bool:
     """Whether a scaler's state is loaded somewhere in reach, or something of which amplint cannot tell what it is."""
     for _, _, event in unit.events("load_state"):
         of: Value = event.details["of"]
-        if isinstance(of, (Scaler, ItemOf, Result)) or (isinstance(of, Sym) and of.parts[0] == "join"):
+        if isinstance(of, Scaler):
             return True
+        if isinstance(of, (ItemOf, Result)) or (isinstance(of, Sym) and of.parts[0] == "join"):
+            if not _OTHERS.search(receiver_text(event.site)):
+                return True
     return any(_LOADS_SCALER.search(env.source.text) for env in (unit.env, *unit.executor.entered))
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
-from amplint.rule import Fault, Rule
+from amplint.layout import function_of
+from amplint.rule import Fault, Rule, Site
+from amplint.source import children
 from amplint.values import Scaler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.source import SourceModule
     from amplint.states import Event
     from amplint.traces import Trace
 
@@ -103,6 +108,8 @@ class ScalerStateSavedMidStep(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("state_dict", "save", "copy"):
+            if event.kind == "state_dict" and _is_looked_at(event.site):
+                continue
             for scaler, optimizer, is_pickled in _mid_step(event):
                 begun = _begun(trace, position, scaler, optimizer)
                 if begun is None:
@@ -116,6 +123,34 @@ class ScalerStateSavedMidStep(Rule):
                     unit.confidence(scaler, optimizer),
                 )
                 break
+
+
+def _is_looked_at(site: Site) -> bool:
+    """Whether nothing is done with a state but to read single entries, for a log."""
+    module, node = site.module, site.node
+    if isinstance(module.parent(node), cst.Subscript):
+        return True
+    statement = module.parent(node)
+    target = statement.targets[0].target if isinstance(statement, cst.Assign) and len(statement.targets) == 1 else None
+    if not isinstance(target, cst.Name):
+        return False
+    around = function_of(site) or module.tree
+    uses = [n for n in _names(around) if n.value == target.value and n is not target]
+    return bool(uses) and all(
+        isinstance(user := module.parent(n), cst.Subscript) and user.value is n and not _is_target(module, user)
+        for n in uses
+    )
+
+
+def _names(node: cst.CSTNode) -> Iterator[cst.Name]:
+    for child in children(node):
+        if isinstance(child, cst.Name):
+            yield child
+        yield from _names(child)
+
+
+def _is_target(module: SourceModule, node: cst.CSTNode) -> bool:
+    return isinstance(module.parent(node), cst.AssignTarget)
 
 
 def _mid_step(event: Event) -> Iterator[tuple[Scaler, Value, bool]]:

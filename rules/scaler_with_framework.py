@@ -116,15 +116,18 @@ _TORCH_CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_wit
 
 def _beside_calls(unit: Unit, trace: Trace) -> Iterator[Fault]:
     """Scalers and clips around the `backward` of an object that scales by itself."""
-    setups = (event for event in trace.events if event.kind == "framework")
+    setups = [event for event in trace.events if event.kind == "framework"]
     scaling = {event.site.identity for event in setups if _is_float16(event.details["keywords"])}
-    if not scaling:
+    undecided = {event.site.identity for event in setups if _is_undecided(event)}
+    if not scaling and not undecided:
         return
     last: Event | None = None
     reported: set[tuple[str, int]] = set()
     for event in trace.events:
         if event.kind == "backward":
             last = event if _framework_site(unit, event, scaling) is not None else None
+            if event.scaler is not None and _framework_site(unit, event, undecided) is not None:
+                yield from _scaled_by_both(unit, trace, event)
         elif event.kind == "framework_call" and event.details["name"] == "unscale_gradients":
             last = None
         elif event.kind == "clip" and last is not None and event.details["function"] in _TORCH_CLIPS:
@@ -149,6 +152,28 @@ def _beside_calls(unit: Unit, trace: Trace) -> Iterator[Fault]:
                         ((setup, "the framework works in float16"), (last.site, "and scales the loss here")),
                         unit.assumptions(event),
                     )
+
+
+def _is_undecided(setup: Event) -> bool:
+    """Whether the launcher decides about the precision: nothing is said of it where the framework is made."""
+    given = setup.details["keywords"]
+    return setup.details["callee"].endswith("Accelerator") and not given.keys() & {"mixed_precision", "**"}
+
+
+def _scaled_by_both(unit: Unit, trace: Trace, backward: Event) -> Iterator[Fault]:
+    """A loss that an own scaler has scaled goes through the framework's `backward`."""
+    for built in _own_scalers(trace, backward):
+        if built.scaler is backward.scaler:
+            yield Fault(
+                built.site,
+                "the loss of this scaler goes through a framework that scales by itself when it is launched in float16",
+                (
+                    (_site(unit, backward), "the framework is made here"),
+                    (backward.site, "and gets the scaled loss here"),
+                ),
+                unit.assumptions(backward),
+                Confidence.MEDIUM,
+            )
 
 
 def _is_float16(keywords: dict[str, object]) -> bool:

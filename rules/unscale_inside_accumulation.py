@@ -154,7 +154,7 @@ def _move(unit: Unit, unscaled: Event) -> FixPlan | None:
     block, position = held
     (step,) = steps.values()
     branch = step.module.parent(step.module.statement(step.node))
-    around = step.module.parent(branch)
+    around = step.module.parent(branch) if branch is not None else None
     statements: Sequence[cst.CSTNode] = getattr(block, "body", ())
     if step.module is not unscaled.site.module or around not in statements or not isinstance(around, cst.If):
         return None

@@ -18,6 +18,7 @@ from amplint.effects.owners import Owners
 from amplint.effects.saving import Saving
 from amplint.effects.scaling import Scaling
 from amplint.effects.unknown import Unknown
+from amplint.layout import receiver_text
 from amplint.program import Call
 from amplint.rule import Site
 from amplint.values import (
@@ -258,8 +259,9 @@ class Effects:
             self.optimizers.zero_module(base, site, state)
             return [(state, NONE, None)]
         if name == "step" and not isinstance(base, (Instance, Super)):
-            last = guards.describe(base).rpartition(".")[2].lower()
-            if "sched" in last or "lr" in last.split("_"):
+            names = (guards.describe(base), receiver_text(site))
+            lasts = [name.rpartition(".")[2].lower() for name in names]
+            if any("sched" in last or "lr" in last.split("_") for last in lasts):
                 self.x.record("sched_step", site, state, details={"scheduler": base, "arguments": tuple(pos)})
                 return [(state, NONE, None)]
             if self.optimizers.is_optimizer_like(base, site, state) and not any(

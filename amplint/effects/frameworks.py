@@ -53,7 +53,9 @@ class Frameworks:
         """A method of a framework's object."""
         callee = AttrOf(framework, name)
         if name == "backward":
-            self.effects.losses.foreign(site, state, pos[0] if pos else NONE, framework)
+            if pos:
+                return self.effects.losses.foreign_backward(framework, pos, site, state, callee, kw)
+            self.effects.losses.foreign(site, state, NONE, framework)
             return [(state, NONE, None)]
         if name == "autocast":
             enabled = AttrOf(framework, "mixed precision")

@@ -76,8 +76,13 @@ class Losses:
         self.x.record("bce", site, state)
         return self.effects.unknown.unknown(callee, pos, kw, site, state)
 
-    def backward(self, value: Value, site: Site, state: Machine, functional: bool = False) -> None:
-        """Gradients of `value` reach the optimizers that own the parameters it depends on."""
+    def backward(
+        self, value: Value, site: Site, state: Machine, functional: bool = False, framework: Value | None = None
+    ) -> None:
+        """Gradients of `value` reach the optimizers that own the parameters it depends on.
+
+        A framework that runs the backward of a loss that carries the scale of the user's own scaler adds to it at most.
+        """
         taint = value.taint
         if taint.foreign:
             self.foreign(site, state, value)
@@ -97,6 +102,7 @@ class Losses:
                 "functional": functional,
                 "scales": taint.scales,
                 "mixed": self._mixed(value),
+                **({"framework": framework} if framework is not None else {}),
             },
         )
         assert event is not None
@@ -155,8 +161,8 @@ class Losses:
     ) -> list[CallOutcome]:
         """`accelerator.backward(loss)`: a framework scales, or does not, by a protocol of its own."""
         if isinstance(base, Framework) or pos[0].taint.owners or pos[0].taint.scales:
-            if pos[0].taint.scales and not isinstance(base, Framework):
-                self.backward(pos[0], site, state)
+            if pos[0].taint.scales and not pos[0].taint.foreign:
+                self.backward(pos[0], site, state, framework=base if isinstance(base, Framework) else None)
             else:
                 self.foreign(site, state, pos[0], base)
             return [(state, NONE, None)]

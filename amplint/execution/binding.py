@@ -122,7 +122,8 @@ class Binding:
         """A value that is used as an optimizer."""
         if isinstance(value, Optimizer):
             return value
-        return Optimizer(("inferred", value), None)
+        handed_back = _handed_back(value)
+        return handed_back if handed_back is not None else Optimizer(("inferred", value), None)
 
     def bind(self, target: Expr, value: Value, state: Machine, stmt: Stmt) -> None:
         """Assign a value to a target: a name, an attribute, an item, or several of them."""
@@ -188,3 +189,13 @@ def _choices(value: Value) -> list[Value]:
     if isinstance(value, OpV) and value.op == "ite":
         return [*_choices(value.args[1]), *_choices(value.args[2])]
     return [value]
+
+
+def _handed_back(value: Value) -> Optimizer | None:
+    """The optimizer that an unknown function was given, where what it returns (or a part of that) is used as one:
+    `model, optimizer, step = resume(model, optimizer)`, `optimizer = Wrapper(optimizer)`."""
+    result = value.parts[0] if isinstance(value, ItemOf) else value
+    if not isinstance(result, Result) or result.taint.foreign:
+        return None
+    given = [part for part in result.args if isinstance(part, Optimizer)]
+    return given[0] if len(given) == 1 else None
