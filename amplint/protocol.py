@@ -67,13 +67,23 @@ def _is_counter(value: Value) -> bool:
 
 
 def inside_window(unit: Unit, event: Event, optimizer: Value | None) -> bool:
-    """Whether the path to an event passed a batch that is no boundary, where a step of the optimizer was left out."""
-    for _, _, step in unit.events("step"):
-        if optimizer is None or step.optimizer is optimizer:
-            for atom, outcome in step.assume.items():
-                if counts_batches(atom) and event.assume.get(atom, outcome) is not outcome:
-                    return True
+    """Whether the path to an event passed a batch that is no boundary, where a step of the optimizer was left out.
+
+    A loop of its own over the batches of a window, with every step outside of it, is one too.
+    """
+    steps = [step for _, _, step in unit.events("step") if optimizer is None or step.optimizer is optimizer]
+    if steps and all(_outside_of_inner_loop(step, event) for step in steps):
+        return True
+    for step in steps:
+        for atom, outcome in step.assume.items():
+            if counts_batches(atom) and event.assume.get(atom, outcome) is not outcome:
+                return True
     return False
+
+
+def _outside_of_inner_loop(step: Event, event: Event) -> bool:
+    outer, inner = [number for number, _ in step.loops], [number for number, _ in event.loops]
+    return 0 < len(outer) < len(inner) and inner[: len(outer)] == outer
 
 
 def excluded_by_flag(first: dict[Any, bool], second: dict[Any, bool]) -> bool:

@@ -161,9 +161,10 @@ def _scaling(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[
 
 
 def _never_used(trace: Trace, position: int) -> bool:
-    """Whether the code that backpropagates has run already, and nothing is backpropagated any more."""
-    backwards = [index for index, event in enumerate(trace.events) if event.kind == "backward"]
-    return bool(backwards) and backwards[-1] < position
+    """Whether nothing that carries two scales is backpropagated by the code, which backpropagates in sight."""
+    backwards = [(index, event) for index, event in enumerate(trace.events) if event.kind == "backward"]
+    later = [event for index, event in backwards if index > position]
+    return bool(backwards) and not any(len(event.details["value"].taint.scales) > 1 for event in later)
 
 
 def _backpropagated(trace: Trace, position: int, loss: Value) -> Event | None:

@@ -116,7 +116,7 @@ class UnscaleTwice(Rule):
             if event.stage == "stepped" and backwards:
                 # a new step has begun: what is missing is the update
                 continue
-            if any(same_round(b, event) and same_round(b, first) for b in backwards):
+            if any(_mixes(b, event) and same_round(b, event) and same_round(b, first) for b in backwards):
                 # the backward in between is what is wrong
                 continue
             if any(e.optimizer is event.optimizer for e in between(trace, start, position, "opt_step")):
@@ -133,6 +133,11 @@ class UnscaleTwice(Rule):
                 unit.confidence(event.scaler, event.optimizer),
                 _fix(unit, first, event),
             )
+
+
+def _mixes(backward: Event, event: Event) -> bool:
+    """Whether a backward adds to gradients, and not to what `zero_grad` has left."""
+    return backward.before[event.optimizer].kind != "N"
 
 
 def _fix(unit: Unit, first: Event, second: Event) -> FixPlan | None:

@@ -123,7 +123,7 @@ def _update_in_between(trace: Trace, position: int, step: Event) -> Event | None
     gradients = step.state
     if gradients.last is None or gradients.maybe:
         return None
-    if gradients.kind == "S":
+    if gradients.kind == "S" or (gradients.kind == "U" and gradients.stale is not None):
         update = gradients.stale
         if update is None or update.scaler is not step.scaler or update.index < gradients.last.index:
             return None

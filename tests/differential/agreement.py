@@ -89,19 +89,19 @@ def compare(truth: Truth, findings: list[Reported]) -> Agreement:
     agreement = Agreement()
     for fault in distinct(truth.roots):
         found = next((finding for finding in findings if finding.answers(fault.answers)), None)
+        grave = any(_SEVERITY[code] is Severity.ERROR for code, _ in fault.answers)
+        agreement.faults += grave
         if found is not None:
-            agreement.faults += 1
             agreement.answered.append((fault, found))
-        elif any(_SEVERITY[code] is Severity.ERROR for code, _ in fault.answers):
-            agreement.faults += 1
+        elif grave:
             agreement.missed.append(fault)
         else:
             agreement.beyond.append(fault)
-    for finding in findings:
-        if finding.severity is Severity.ERROR:
-            agreement.errors += 1
-            if not finding.answers(truth.possible):
-                agreement.false.append(finding)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    agreement.errors = len(errors)
+    if not all(finding.answers(truth.possible) for finding in errors):
+        truth.go_on()
+        agreement.false = [finding for finding in errors if not finding.answers(truth.possible)]
     return agreement
 
 

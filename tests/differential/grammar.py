@@ -410,7 +410,9 @@ class Writer:
         else:
             step = suite("def training_step(self, x, y):", self.iteration())
             loop = suite("for x, y in loader:", Line("self.training_step(x, y)"))
-        fit = suite("def fit(self, loader):", *([suite("for epoch in range(2):", loop)] if self.plan.epochs else [loop]))
+        fit = suite(
+            "def fit(self, loader):", *([suite("for epoch in range(2):", loop)] if self.plan.epochs else [loop])
+        )
         init = suite(f"def __init__({self._signature('self')}):", init_body)
         body = suite("class Trainer:", init, Line(""), step, Line(""), fit)
         return [body], f"Trainer({self._passed()}).fit(loader)"
@@ -442,7 +444,7 @@ class Writer:
         self.plan.extra_flag = False
         self.owner, scaler = "", "self._scaler"
         flag = "enabled=True" if self.plan.guard == "enabled" else ""
-        made = "torch.amp.GradScaler(\"cuda\", enabled=enabled)" if flag else 'torch.amp.GradScaler("cuda")'
+        made = 'torch.amp.GradScaler("cuda", enabled=enabled)' if flag else 'torch.amp.GradScaler("cuda")'
         init = suite(f"def __init__({', '.join(filter(None, ('self', flag)))}):", Line(f"{scaler} = {made}"))
         limit = "max_norm" if self.plan.clip else ""
         parameters = ", ".join(filter(None, ("self", "loss", "optimizer", "parameters", limit and f"{limit}=None")))

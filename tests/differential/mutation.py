@@ -231,4 +231,7 @@ def _near(program: Program, block: Block, i: int, rng: random.Random) -> tuple[B
     return rng.choice(choices) if choices else (block, i)
 
 
-_MUTATIONS = (drop, drop, double, move, move, move, exchange, guard, release, release, indent, surround, bypass, rename, jump)
+_MUTATIONS = (
+    *(drop, drop, double, move, move, move, exchange, guard),
+    *(release, release, indent, surround, bypass, rename, jump),
+)

@@ -11,6 +11,7 @@ gradients of both are equal, or differ by the scale; nothing here knows a rule o
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import types
 import warnings
@@ -31,6 +32,7 @@ FILE = "<program>"
 #: conditions on what was measured; a variant may turn one of them around
 MEASURED = ("isfinite", "isnan", "norm", "get_scale")
 MAX_DECISIONS = 400
+_GRAD = re.compile(r"\.grad\b")
 
 Vector = list[float]
 
@@ -178,7 +180,8 @@ class Watched(RealScaler):
         kwargs.setdefault("init_scale", 1024.0 * 16**number)
         if _run.variant.growth:
             kwargs["growth_interval"] = 1
-        super().__init__("cpu", *args, enabled=enabled, **kwargs)
+        kwargs["enabled"] = enabled
+        super().__init__("cpu", *args, **kwargs)
         self.number = number
         _run.scalers.append(self)
         if _run.tolerant and enabled:
@@ -242,7 +245,7 @@ class CpuAutocast(RealAutocast):
 
     def __enter__(self) -> Any:
         _run.regions.append((*self.made, *_lines()))
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *args: Any) -> Any:
         _run.regions.pop()
@@ -256,10 +259,7 @@ def _recording(base: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
             _run.optimizers.append(self)
 
         def step(self, closure: Any = None) -> Any:
-            if _run.stepping is None:
-                happening = _run.record("opt_step", optimizer=_run.index(self))
-            else:
-                happening = _run.stepping
+            happening = _run.stepping or _run.record("opt_step", optimizer=_run.index(self))
             happening.handed = _gradients(self) or []
             happening.autocast = torch.is_autocast_enabled("cpu")
             happening.regions = _run.regions[0] if _run.regions else ()
@@ -283,7 +283,7 @@ def _recording(base: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
 
 def _backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     happening = _run.record("backward")
-    _REAL_BACKWARD(tensor, *args, **kwargs)
+    _REAL_BACKWARD(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
     _run.backwards += 1
     overflow = _run.variant.overflow
     if overflow is not None and not _run.is_reference and overflow[0] == _run.backwards:
@@ -405,7 +405,7 @@ class _Instrument(ast.NodeTransformer):
         return node
 
     def _simple(self, node: ast.stmt) -> Any:
-        return self._noted(node, "touch") if ".grad" in ast.unparse(node) else node
+        return self._noted(node, "touch") if _GRAD.search(ast.unparse(node)) else node
 
     visit_Assign = _simple
     visit_Expr = _simple

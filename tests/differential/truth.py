@@ -10,11 +10,12 @@ the analysis.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 
-from .stage import Happening, Log, Runaway, Stage, Variant, Vector
+from .stage import Log, Runaway, Stage, Variant, Vector
 from .tree import Program
 
 #: a code and a line that it may stand on
@@ -26,9 +27,13 @@ TOLERANCE = 1e-3
 NOMINAL = Variant("nominal")
 GROWTH = Variant("growth", growth=True)
 OVERFLOWS = tuple(
-    Variant(f"overflow@{number}/{index}", overflow=(number, index)) for number, index in ((1, 0), (2, 0), (2, 1))
+    Variant(f"overflow@{number}/{index}", overflow=(number, index))
+    for number, index in ((1, 0), (2, 0), (2, 1), (1, 2))
 )
-SHORTER = Variant("shorter", batches=-1)
+SHORTER = (
+    Variant("shorter", batches=-1),
+    *(Variant(f"shorter, overflow@5/{index}", batches=-1, overflow=(5, index)) for index in (0, 1, 2)),
+)
 SURPRISES = tuple(Variant(f"surprise@{number}", surprise=number) for number in (1, 3))
 MOVING = Variant("moving", moving=True)
 
@@ -48,14 +53,22 @@ class Truth:
     """All that was seen of a program.
 
     roots      the first fault of each run, and the states that are wrong by themselves
-    possible   every finding that some run justifies, those included that go on after torch has raised
+    possible   every finding that some run justifies
+    further    runs that have not been made yet, and go on after torch has raised
     invalid    why the program says nothing: it fails for reasons that are no matter of AMP
     """
 
     roots: list[Observed] = field(default_factory=list)
     possible: set[Answer] = field(default_factory=set)
+    further: list[Callable[[], None]] = field(default_factory=list)
     invalid: str = ""
     runs: int = 0
+
+    def go_on(self) -> None:
+        """Make the runs that show what else is wrong, behind the first fault of each."""
+        for run in self.further:
+            run()
+        self.further.clear()
 
 
 def truth_of(program: Program) -> Truth:
@@ -104,16 +117,30 @@ def _explore(stage: Stage, flags: dict[str, bool], truth: Truth) -> bool:
         wrong = next(Reading(log, reference, circumstances).faults(), None)
         _add(truth, seen if wrong is None else [*seen, wrong])
         if log.raised or wrong is not None:
-            further = stage.run(flags, variant, tolerant=True)
-            truth.runs += 1
-            if not further.error:
-                path = tuple(further.decisions)
-                if path not in references:
-                    references[path] = stage.run(flags, variant, reference=further.decisions)
-                reading = Reading(further, references[path], circumstances)
-                for fault in (*reading.faults(), *reading.clips()):
-                    truth.possible |= fault.answers
+            truth.further.append(partial(_go_on, stage, flags, variant, circumstances, truth, references))
     return True
+
+
+def _go_on(
+    stage: Stage,
+    flags: dict[str, bool],
+    variant: Variant,
+    circumstances: str,
+    truth: Truth,
+    references: dict[tuple[tuple[int, bool], ...], Log],
+) -> None:
+    """Run on behind what torch raises, and add what that justifies."""
+    log = stage.run(flags, variant, tolerant=True)
+    truth.runs += 1
+    if log.error:
+        return
+    path = tuple(log.decisions)
+    if path not in references:
+        references[path] = stage.run(flags, variant, reference=log.decisions)
+        truth.runs += 1
+    reading = Reading(log, references[path], circumstances)
+    for fault in (*reading.faults(), *reading.clips()):
+        truth.possible |= fault.answers
 
 
 def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
@@ -124,10 +151,11 @@ def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
         yield OVERFLOWS[0]
         if any(len(h.before) > 1 for h in log.happened):
             yield OVERFLOWS[2]
+            yield from OVERFLOWS[3:] if any(len(h.before) > 2 for h in log.happened) else ()
         elif stage.program.windowed:
             yield OVERFLOWS[1]
         if "len(loader)" in source or "(i + 1) % " in source:
-            yield SHORTER
+            yield from SHORTER[: 1 + max(len(h.before) for h in log.happened)]
     if log.measured:
         yield from SURPRISES
     if any(h.kind in ("step", "opt_step") and h.autocast for h in log.happened):
@@ -230,7 +258,7 @@ class Reading:
                 if got == NONE and h.enabled:
                     if self._cleared(at, h.optimizer):
                         yield self._fault("a step for which nothing is left", at, self._suspects(at, h.optimizer))
-                elif got != NONE and not abs(got - 1) < TOLERANCE or not all(map(math.isfinite, h.handed)):
+                elif (got not in (NONE, LOST) and not _same(got, 1)) or not all(map(math.isfinite, h.handed)):
                     answers = self._suspects(at, h.optimizer)
                     if h.kind == "opt_step":
                         answers |= _answers(("AMP204",), h.lines)
@@ -248,6 +276,9 @@ class Reading:
         answers = {answer for optimizer in optimizers for answer in self._suspects(at, optimizer)}
         if h.kind == "unscale_" and "_scale is None" not in h.failed:
             answers |= _answers(("AMP207", "AMP302"), h.lines)
+            for e in self.happened[:at]:
+                if e.kind == "unscale_" and e.optimizer == h.optimizer and "already" in h.failed:
+                    answers |= _answers(("AMP209",), e.lines)
         if h.kind == "update":
             answers |= _answers(("AMP206", "AMP208", "AMP301", "AMP304"), h.lines)
         if h.kind == "step" and "already" in h.failed:
@@ -403,8 +434,11 @@ def _difference(after: Vector | None, before: Vector | None) -> Vector | None:
 
 def multiple(mine: Vector | None, true: Vector | None) -> float:
     """How many times the true gradients some gradients are: MIXED for no single number, LOST where all is infinite."""
-    if mine is None or not any(mine):
+    if mine is None:
         return NONE
+    if not any(mine):
+        # an infinite norm of others has clipped them to nothing
+        return LOST if true is not None and any(true) else NONE
     pairs = [(m, t) for m, t in zip(mine, true or [0.0] * len(mine), strict=True) if math.isfinite(m)]
     if len(pairs) < len(mine) and not any(m for m, _ in pairs):
         # an infinite norm has clipped all that was finite to nothing
