@@ -164,12 +164,18 @@ def rule_spellings() -> list[str]:
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    """`; did you mean 'x'?` for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
+    """`; did you mean 'x'?` for the nearest known word (of equals the one with more letters in place), or nothing."""
+    lowered = word.lower()
+    spellings = {spelling.lower(): spelling for spelling in known}
+    near = difflib.get_close_matches(lowered, spellings, n=8, cutoff=0.6)
     if not near:
         return ""
-    original = next(k for k in known if k.lower() == near[0])
-    return f"; did you mean {original!r}?"
+
+    def nearness(candidate: str) -> tuple[float, int]:
+        ratio = difflib.SequenceMatcher(None, candidate, lowered).ratio()
+        return ratio, sum(a == b for a, b in zip(candidate, lowered, strict=False))
+
+    return f"; did you mean {spellings[max(near, key=nearness)]!r}?"
 
 
 # -- reading ---------------------------------------------------------------------------------------------
