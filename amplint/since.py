@@ -47,14 +47,13 @@ class _History:
 
     def __init__(self, folder: Path, revision: str) -> None:
         self._folder = folder
-        self._root = Path(self._git("rev-parse", "--show-toplevel").decode().strip())
+        self._root = Path(os.fsdecode(self._git("rev-parse", "--show-toplevel")).rstrip("\n"))
         commit = self._git(
             "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", what=revision
         )
         self._commit = commit.decode().strip()
-        fields = (
-            self._git("diff", "--name-status", "-M", "-z", "--diff-filter=R", self._commit, "--").decode().split("\0")
-        )
+        renamed = self._git("diff", "--name-status", "-M", "-z", "--diff-filter=R", self._commit, "--")
+        fields = os.fsdecode(renamed).split("\0")
         self._before = dict(zip(fields[2::3], fields[1::3], strict=False))
 
     def _git(self, *arguments: str, what: str = "") -> bytes:
