@@ -101,6 +101,7 @@ class SharedScalerUpdatedMidWindow(Rule):
     needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     fix = "safe"
     confirmed_by = "grad"
+    yields_to = ("AMP301",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

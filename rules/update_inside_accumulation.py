@@ -112,13 +112,16 @@ class UpdateInsideAccumulation(Rule):
                 continue
             for optimizer, gradients in event.before.items():
                 update = gradients.stale if gradients.kind == "S" else _after_unscale(trace, position, event, gradients)
-                if gradients.maybe or update is None or update.scaler is not event.scaler:
+                if update is None or update.scaler is not event.scaler:
+                    continue
+                if gradients.maybe and not all(map(_waits, event.before.values())):
+                    continue
+                others = [stage for o, stage in update.details["stages"] if o is not optimizer]
+                if "stepped" in others and (optimizer is None or gradients.maybe or gradients.window < 2):
+                    # another optimizer was stepped: a shared scaler, not certainly a window
                     continue
                 if gradients.kind == "L" and (same_round(update, event) or not inside_window(unit, event, optimizer)):
                     # a step was left out on purpose, and that is no window
-                    continue
-                if any(o is not optimizer and stage == "stepped" for o, stage in update.details["stages"]):
-                    # another optimizer was stepped: a shared scaler, not a window
                     continue
                 assert gradients.origin is not None
                 step = _step(unit, trace, event.scaler)
@@ -135,6 +138,12 @@ class UpdateInsideAccumulation(Rule):
                     unit.confidence(event.scaler),
                     _fix(unit, update) if update.details["new_scale"] is None else None,
                 )
+
+
+def _waits(gradients: Gradients) -> bool:
+    """Whether gradients of an old scale wait for their step; where those of all optimizers do, the next backward adds
+    to some of them, whichever it is."""
+    return gradients.kind == "S" and gradients.stale is not None
 
 
 def _after_unscale(trace: Trace, position: int, backward: Event, gradients: Gradients) -> Event | None:
