@@ -14,6 +14,7 @@ from amplint.verify.guesses import (
     OPTIMIZER,
     PASS_THROUGH,
     SCALER,
+    SCHEDULER,
     TRANSFORM,
 )
 from amplint.verify.objects import (
@@ -164,6 +165,8 @@ class Callables(Operations):
         values = [*args, *keywords.values()]
         self.observe(values)
         name = unknown.name
+        if SCHEDULER.search(name) and any(isinstance(self.actual(v), Optimizer) for v in values):
+            return Scheduler(f"{name} in line {self.line}", self.ledger)
         for value in values:
             actual = self.actual(value) if not isinstance(value, Unknown) or value.bound is not None else value
             if isinstance(actual, Scaler | Optimizer | DuckOptimizer):

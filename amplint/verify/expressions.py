@@ -83,7 +83,7 @@ class Expressions:
             error = UnboundLocalError(
                 f"cannot access local variable '{node.id}' where it is not associated with a value"
             )
-            raise UserError(error, scope.path, node.lineno)
+            raise UserError(error, scope.path, node.lineno, made_here=True)
         value = scope.globals_.names[node.id] = Unknown(node.id)
         return value
 

@@ -138,17 +138,16 @@ class Machine(Expressions):
         except UserError as error:
             if error.line == 0:
                 error.path, error.line = scope.path, node.lineno
+            error.made_here = error.made_here and self.world.harmless(scope.path, node)
             if not error.made_here or self.trying or not self._left_out(node, scope):
-                error.made_here = False
                 raise
         except Unsupported:
-            if self.trying or not self._left_out(node, scope):
+            if self.trying or not self.world.harmless(scope.path, node) or not self._left_out(node, scope):
                 raise
 
     def _left_out(self, node: ast.stmt, scope: Scope) -> bool:
-        """Go on without a statement that the stand-ins are not good enough for; False where it matters."""
-        simple = isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.For | ast.Delete)
-        if not simple or not self.world.harmless(scope.path, node):
+        """Go on without a statement that stand-ins are not good enough for; False for one that decides what runs."""
+        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.For | ast.Delete):
             return False
         self.world.assume(f"line {node.lineno} is left out")
         for child in ast.walk(node):
@@ -356,11 +355,11 @@ class Machine(Expressions):
         value = self.eval(node.exc, scope)
         if isinstance(value, Dotted):
             value = self.world.call(value, [], {})
-        raise UserError(value, scope.path, node.lineno)
+        raise UserError(value, scope.path, node.lineno, made_here=True)
 
     def do_Assert(self, node: ast.Assert, scope: Scope) -> None:
         if not self.condition(node.test, scope, ((0, 0), EXCEPTION)):
-            raise UserError(AssertionError("assertion of the program"), scope.path, node.lineno)
+            raise UserError(AssertionError("assertion of the program"), scope.path, node.lineno, made_here=True)
 
     def do_Global(self, node: ast.Global, scope: Scope) -> None:
         for name in node.names:

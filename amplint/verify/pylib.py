@@ -392,6 +392,8 @@ class PythonLibrary(TorchLibrary):
             or last in ("factorial", "comb", "perm")
         ):
             return Unknown(last)
+        if last in ("isfinite", "isnan", "isinf") and self.bad_loss():
+            return last != "isfinite"
         return self.guarded(lambda: function(*values))
 
     def _itertools(self, last: str, args: list[object], keywords: dict[str, object]) -> object:

@@ -9,6 +9,7 @@ the one without see the same forward passes, whatever the scaler skips.
 from __future__ import annotations
 
 import hashlib
+import logging
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
@@ -499,5 +500,6 @@ def raised_by_amp(error: BaseException) -> bool:
 
 
 def silence() -> None:
-    """No warnings from torch in a replay: they go to nobody."""
+    """No warnings from torch in a replay, and no log of what a fake tensor cannot do: they go to nobody."""
     warnings.filterwarnings("ignore")
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL + 1)

@@ -89,6 +89,7 @@ class Surroundings:
         self.infinite: list[tuple[str, int]] = []
         self.floats = 0
         self.passes = 0
+        self.tests_losses = False
         self.divided = 0
         self.unentered: list[tuple[str, int]] = []
         self.leaks: list[tuple[str, int]] = []
@@ -159,10 +160,9 @@ class Surroundings:
         self.assumed.setdefault(text)
 
     def fail(self, error: BaseException) -> UserError:
-        """An exception of the program. That something is None, or not there yet, is no fault of a stand-in."""
+        """An exception of the program; of one that torch's AMP code did not raise a stand-in may be the cause."""
         from_torch = raised_by_amp(error)
-        real = from_torch or "NoneType" in str(error) or isinstance(error, UnboundLocalError)
-        return UserError(error, self.path, 0, from_torch, made_here=not real)
+        return UserError(error, self.path, 0, from_torch, made_here=not from_torch)
 
     def harmless(self, path: str, node: ast.stmt) -> bool:
         """Whether a statement can be left out: it is not flagged, and no scaler or gradient has to do with it."""
@@ -204,6 +204,13 @@ class Surroundings:
             cls = self.functions[-1]
             text = f"{type(error).__name__}: {error}".split("\n")[0][:140]
             self.clashes.append((cls.path, cls.node.lineno, text))
+
+    def bad_loss(self) -> bool:
+        """A program asks whether a loss is finite: it is not, once, where the run says so."""
+        self.tests_losses = True
+        due = 0 < self.run.bad_loss_at <= self.ledger.backwards + 1 and not self.ledger.bad_loss_seen
+        self.ledger.bad_loss_seen = self.ledger.bad_loss_seen or due
+        return due
 
     def observe(self, value: object) -> None:
         """Keep the numbers that the flagged lines produce."""

@@ -211,10 +211,9 @@ class TorchLibrary(Members):
         values = [self._argument(a) if isinstance(a, Unknown) else self.actual(a) for a in args]
         named = {k: self._argument(v) if isinstance(v, Unknown) else self.actual(v) for k, v in keywords.items()}
         self.see_halves([*values, *(v for k, v in named.items() if k != "dtype")])
-        if last in ("isfinite", "isnan", "isinf") and self.run.bad_loss_at and not self.ledger.bad_loss_seen:
+        if last in ("isfinite", "isnan", "isinf"):
             given = values[0] if values else None
-            if isinstance(given, Tensor) and given.requires_grad and self.ledger.backwards + 1 >= self.run.bad_loss_at:
-                self.ledger.bad_loss_seen = True
+            if isinstance(given, Tensor) and given.requires_grad and self.bad_loss():
                 return torch.tensor(last != "isfinite")
         if (
             last == "binary_cross_entropy"
