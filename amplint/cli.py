@@ -266,7 +266,9 @@ def _configuration(options: Mapping[str, Any]) -> Configuration:
             config.rules_of(selector)
     selection = config.Selection(options["select"], options["extend_select"] or (), options["ignore"] or ())
     overrides: dict[str, Any] = {}
-    readers: Mapping[str, Callable[[object], object]] = {
+    readers: Mapping[str, Callable[[Any], object]] = {
+        "exclude": lambda texts: config.patterns(list(texts)),
+        "extend_exclude": lambda texts: config.patterns(list(texts)),
         "min_severity": config.severity,
         "min_confidence": config.confidence,
         "torch": config.torch_version,
@@ -278,9 +280,8 @@ def _configuration(options: Mapping[str, Any]) -> Configuration:
                 overrides[key] = reader(options[key])
             except config.ConfigError as error:
                 raise config.ConfigError(f"--{key.replace('_', '-')}: {error}") from None
-    for key in ("exclude", "extend_exclude", "keep_replay"):
-        if options[key] is not None:
-            overrides[key] = options[key]
+    if options["keep_replay"] is not None:
+        overrides["keep_replay"] = options["keep_replay"]
     for key in ("force_exclude", "no_sandbox"):
         if options[key]:
             overrides[key] = True

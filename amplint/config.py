@@ -193,6 +193,25 @@ def _strings(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def patterns(value: object) -> tuple[str, ...]:
+    """Raises ConfigError for what is no list of patterns as in .gitignore."""
+    texts = _strings(value)
+    for text in texts:
+        try:
+            _pattern(text)
+        except ValueError:
+            raise ConfigError(f"{text!r} is no pattern") from None
+    return texts
+
+
+def _dotted_names(value: object) -> tuple[str, ...]:
+    names = _strings(value)
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ConfigError(f"must be dotted names, which {name!r} is not")
+    return names
+
+
 def _selectors(value: object) -> tuple[str, ...]:
     selectors = _strings(value)
     for selector in selectors:
@@ -203,6 +222,7 @@ def _selectors(value: object) -> tuple[str, ...]:
 def _per_file(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if not isinstance(value, dict):
         raise ConfigError("must be a table of patterns")
+    patterns(list(value))
     return tuple(
         (pattern, tuple(rule.code for selector in _strings(selectors) for rule in rules_of(selector)))
         for pattern, selectors in value.items()
@@ -281,8 +301,8 @@ KEYS: Mapping[str, Key] = {
         "own code or name is always shown.",
     ),
     "min-confidence": Key(confidence, _one_of(Confidence), "Findings are shown from this confidence on."),
-    "exclude": Key(_strings, _LIST_OF_STRINGS, "Files and folders to leave out, instead of the default ones."),
-    "extend-exclude": Key(_strings, _LIST_OF_STRINGS, "Files and folders to leave out besides the excluded ones."),
+    "exclude": Key(patterns, _LIST_OF_STRINGS, "Files and folders to leave out, instead of the default ones."),
+    "extend-exclude": Key(patterns, _LIST_OF_STRINGS, "Files and folders to leave out besides the excluded ones."),
     "torch": Key(
         torch_version,
         {"type": "string", "examples": ["2.4", ">=2.3,<3"]},
@@ -292,16 +312,18 @@ KEYS: Mapping[str, Key] = {
         lambda value: Path(_string(value)), {"type": "string"}, "A file of known findings, which are not shown."
     ),
     "scaler-factories": Key(
-        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that return a `GradScaler`."
+        _dotted_names, _LIST_OF_STRINGS, "Dotted names of the project's own functions that return a `GradScaler`."
     ),
     "optimizer-factories": Key(
-        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that return an optimizer."
+        _dotted_names, _LIST_OF_STRINGS, "Dotted names of the project's own functions that return an optimizer."
     ),
     "clip-functions": Key(
-        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that clip gradients."
+        _dotted_names, _LIST_OF_STRINGS, "Dotted names of the project's own functions that clip gradients."
     ),
     "backward-functions": Key(
-        _strings, _LIST_OF_STRINGS, "Dotted names of the project's own functions that run the backward pass of a loss."
+        _dotted_names,
+        _LIST_OF_STRINGS,
+        "Dotted names of the project's own functions that run the backward pass of a loss.",
     ),
     "device": Key(
         device,
@@ -343,7 +365,7 @@ def read_config(path: Path) -> Settings:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return toml.loads(path.read_text(encoding="utf-8"))
+        return toml.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (toml.TOMLDecodeError, UnicodeDecodeError) as error:

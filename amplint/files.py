@@ -131,7 +131,20 @@ def _ignore_file(folder: Path, name: str = ".gitignore") -> list[_IgnoreFile]:
         lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    return [_IgnoreFile(folder, pathspec.GitIgnoreSpec.from_lines(lines))]
+    try:
+        spec = pathspec.GitIgnoreSpec.from_lines(lines)
+    except ValueError:
+        spec = pathspec.GitIgnoreSpec.from_lines(filter(_is_pattern, lines))
+    return [_IgnoreFile(folder, spec)]
+
+
+def _is_pattern(line: str) -> bool:
+    """Whether a line of an ignore file means something; git passes over one that does not."""
+    try:
+        pathspec.GitIgnoreSpec.from_lines([line])
+    except ValueError:
+        return False
+    return True
 
 
 def _ignore_files_above(folder: Path) -> tuple[_IgnoreFile, ...]:

@@ -124,7 +124,7 @@ def _of_torch(lines: Iterable[object]) -> Iterator[str]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         return ""
 

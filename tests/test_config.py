@@ -52,6 +52,10 @@ def test_every_key_is_read(here: Path) -> None:
     assert not read.ignored_in("src/a.py")
 
 
+def test_a_byte_order_mark_is_no_mistake(here: Path) -> None:
+    assert settings('\ufeffmin-severity = "error"', here).min_severity is Severity.ERROR
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -66,6 +70,9 @@ def test_every_key_is_read(here: Path) -> None:
         ("torch = 2.4", "torch: must be a string"),
         ('device = "tpu"', "device: must be auto, cpu, cuda"),
         ("per-file-ignores = []", "must be a table"),
+        ('per-file-ignores = { "!" = ["AMP201"] }', "per-file-ignores: '!' is no pattern"),
+        ('exclude = ["!"]', "exclude: '!' is no pattern"),
+        ('clip-functions = ["my clip"]', "clip-functions: must be dotted names, which 'my clip' is not"),
         ("x =", "amplint.toml"),
     ],
 )

@@ -85,6 +85,24 @@ def test_ignore_files_above_the_named_folder_count_inside_a_repository(here: Pat
     assert found(here, "sub/gen.py") == ["sub/gen.py"]
 
 
+def test_a_line_of_an_ignore_file_that_means_nothing_is_passed_over(here: Path) -> None:
+    (here / ".git").mkdir()
+    write(here / ".gitignore", "!\ngen.py\n[\n")
+    tree(here, "a.py", "gen.py")
+    assert found(here) == ["a.py"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="everything is open to root")
+def test_a_folder_that_nobody_may_search_ends_no_run(here: Path) -> None:
+    tree(here, "a.py", "closed/b.py")
+    (here / "closed").chmod(0)
+    try:
+        assert found(here) == ["a.py"]
+        assert found(here, "closed/b.py", "a.py") == ["a.py", "closed/b.py"]
+    finally:
+        (here / "closed").chmod(0o755)
+
+
 def test_excludes_are_relative_to_the_configuration(here: Path) -> None:
     write(here / "pyproject.toml", '[tool.amplint]\nextend-exclude = ["legacy", "sub/old_*.py", "*_pb2.py"]\n')
     tree(here, "a.py", "legacy/b.py", "sub/legacy/c.py", "sub/old_d.py", "old_e.py", "sub/f_pb2.py", "build/g.py")
