@@ -12,7 +12,6 @@ from amplint.rule import Change, Fault, FixPlan, Rule
 if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event
-    from amplint.traces import Trace
 
 
 class SharedScalerUpdatedMidWindow(Rule):
@@ -105,9 +104,9 @@ class SharedScalerUpdatedMidWindow(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for trace, position, event in unit.events("step", "unscale_"):
+        for _, _, event in unit.events("step", "unscale_"):
             gradients = event.state
-            update = gradients.stale if gradients.kind == "S" else _after_unscale(trace, position, event)
+            update = gradients.stale if gradients.kind == "S" else None
             if gradients.last is None or update is None or update.scaler is not event.scaler:
                 continue
             if gradients.last.index > update.index:
@@ -130,17 +129,6 @@ class SharedScalerUpdatedMidWindow(Rule):
                 unit.confidence(event.scaler, event.optimizer),
                 _fix(unit, update, event),
             )
-
-
-def _after_unscale(trace: Trace, position: int, event: Event) -> Event | None:
-    """The first update that ran after the gradients were unscaled and before their step."""
-    unscaled = event.state.unscaled
-    if event.state.kind != "L" or event.kind != "step" or unscaled is None:
-        return None
-    for earlier in trace.events[:position]:
-        if earlier.kind == "update" and earlier.scaler is event.scaler and earlier.index > unscaled.index:
-            return earlier
-    return None
 
 
 def _fix(unit: Unit, update: Event, later: Event) -> FixPlan | None:

@@ -24,7 +24,7 @@ class UpdateInsideAccumulation(Rule):
     ## What it does
     Reports an `update()` that can run between two scaled backwards of the same accumulation window: it stands outside
     the condition that guards `scaler.step`, or its own condition is another one. `update(new_scale)` inside a window
-    is reported as well.
+    is reported as well, and so is an `update()` that runs when all optimizers were unscaled and only some have stepped.
 
     ## Why is this bad
     All gradients that are summed in one window must carry the same scale. Without `unscale_` or `step` since the last
@@ -33,6 +33,8 @@ class UpdateInsideAccumulation(Rule):
     that was stepped, `update()` succeeds and the window mixes scales: measured 2.0010 instead of 3.75, only the last
     micro-batch survives; 20 % off when an overflow of another optimizer halves the scale in the window, 10 % off when
     the scale grows there; 0.79 of the true gradient with `update(new_scale)`.
+    Where several optimizers were unscaled together, an `update()` after the first step makes the scaler forget that
+    the others are: their `step` divides by the scale once more, and they take steps that are thousands of times short.
 
     ## Example
     ```python
@@ -107,6 +109,10 @@ class UpdateInsideAccumulation(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
+        yield from self._between_backwards(unit)
+        yield from self._between_optimizers(unit)
+
+    def _between_backwards(self, unit: Unit) -> Iterator[Fault]:
         for trace, position, event in unit.events("backward"):
             if event.scaler is None:
                 continue
@@ -138,6 +144,28 @@ class UpdateInsideAccumulation(Rule):
                     unit.confidence(event.scaler),
                     _fix(unit, update) if update.details["new_scale"] is None else None,
                 )
+
+    def _between_optimizers(self, unit: Unit) -> Iterator[Fault]:
+        """All optimizers were unscaled, and the update() that follows the first step makes the others forget it."""
+        for trace, position, event in unit.events("step"):
+            update = _after_unscale(trace, position, event, event.state)
+            if update is None or update.details["new_scale"] is not None:
+                continue
+            others = [stage for o, stage in update.details["stages"] if o is not event.optimizer]
+            if "stepped" not in others:
+                continue
+            assert event.state.unscaled is not None
+            yield Fault(
+                update.site,
+                "update() runs before all optimizers have stepped, so what is unscaled already is unscaled again",
+                (
+                    (event.state.unscaled.site, "unscaled here"),
+                    *unit.call_steps(update),
+                    (event.site, "the step divides by the scale once more"),
+                ),
+                unit.assumptions(event),
+                unit.confidence(event.scaler, event.optimizer),
+            )
 
 
 def _waits(gradients: Gradients) -> bool:
