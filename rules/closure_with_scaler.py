@@ -124,8 +124,8 @@ class ClosureWithScaler(Rule):
             keyword = "closure" in event.details["keywords"]
             if not keyword and not any(isinstance(value, _CALLABLES) for value in event.details["arguments"]):
                 continue
-            if event.scaler is not None and not event.scaler.constructed and _OWN_SCALER.search(unit.source.text):
-                # it may be the project's own, which can do what torch's cannot
+            if event.scaler is not None and _may_be_the_projects(unit, event.scaler):
+                # which can do what torch's cannot
                 continue
             yield Fault(
                 event.site,
@@ -140,6 +140,14 @@ class ClosureWithScaler(Rule):
 
 _CALLABLES = (Func, Partial)
 _OWN_SCALER = re.compile(r"\b(?!Sharded)[A-Z]\w*GradScaler\b")
+
+
+def _may_be_the_projects(unit: Unit, scaler: Scaler) -> bool:
+    """Whether a scaler may be of a class of the project: one is named where it is made, or where nothing shows that."""
+    made = unit.site_of(scaler)
+    module = made.module if made is not None else unit.source
+    text = module.segment(module.statement(made.node)) if made is not None else module.text
+    return bool(_OWN_SCALER.search(text))
 
 
 def _next_update(trace: Trace, position: int, scaler: Scaler | None) -> Iterator[tuple[Site, str]]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.deprecations import Use, repair, uses
+import libcst as cst
+
+from amplint.deprecations import Replacement, repair, replacement_of, uses
 from amplint.finding import Severity
+from amplint.names import names_of
+from amplint.program import Call, Name, walk
 from amplint.rule import Fault, Rule, Site
 from amplint.torch_facts import DEPRECATED_NAMES
 
@@ -95,6 +100,8 @@ class DeprecatedAmpApi(Rule):
 
     - An import that stands in the `except ImportError` of an import of the new name is a fallback for an old torch
       and is left alone, with the uses of the name.
+    - Calls of a name that another module of the project imports and hands on are reported without a repair: the
+      import there has to change first.
     - Names that are looked up by `getattr` or handed to a registry are not seen.
 
     ## Fix safety
@@ -122,10 +129,10 @@ class DeprecatedAmpApi(Rule):
             b"cpu.amp",
             b"cuda import amp",
             b"cpu import amp",
-            b"autocast_cpu",
-            b"autocast_gpu",
-            b"autocast_xla",
-            b"autocast_ipu",
+            b"autocast",
+            b"GradScaler",
+            b"custom_fwd",
+            b"custom_bwd",
         ),
     )
     fix = "safe"
@@ -133,16 +140,47 @@ class DeprecatedAmpApi(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for use in uses(unit.source):
-            yield Fault(
-                Site(unit.source, use.node),
-                f"{use.dotted} is deprecated since torch 2.4; {_advice(use)}",
-                fix=repair(unit.source, use),
-            )
+        if _SPELLED.search(unit.source.text):
+            for use in uses(unit.source):
+                yield Fault(
+                    Site(unit.source, use.node), _message(use.dotted, use.replacement), fix=repair(unit.source, use)
+                )
+        yield from _handed_on(unit)
 
 
-def _advice(use: Use) -> str:
-    new = use.replacement
+#: a file without any of these names nothing of the old API itself
+_SPELLED = re.compile(r"(?s)^(?=.*\b(cuda|cpu)\b).*\bamp\b|autocast_(cpu|gpu|xla|ipu|hpu|xpu)")
+_MEMBERS = frozenset({"autocast", "GradScaler", "custom_fwd", "custom_bwd"})
+
+
+def _handed_on(unit: Unit) -> Iterator[Fault]:
+    """Calls of old names that another module of the project imports and hands on; its import has to change first."""
+    old: dict[str, tuple[str, Replacement]] = {}
+    for stmt in unit.env.imports:
+        if stmt.member not in _MEMBERS or stmt.dotted.partition(".")[0] == "torch":
+            continue
+        holder = unit.project.resolve(unit.env, stmt.dotted, stmt.level)
+        names = names_of(holder).of(Name(stmt.member), holder.program.body) if holder is not None else frozenset()
+        replacements = {name: replacement_of(name) for name in names}
+        for name, replacement in replacements.items():
+            if replacement is not None and len(names) == 1:
+                old[stmt.name] = (name, replacement)
+    if not old:
+        return
+    for scope in unit.env.program.scopes:
+        for call in (*walk(scope.prelude), *walk(scope.body)):
+            if isinstance(call, Call) and isinstance(call.func, Name) and call.func.id in old:
+                node = call.node
+                yield Fault(
+                    Site(unit.source, node.func if isinstance(node, cst.Call) else node), _message(*old[call.func.id])
+                )
+
+
+def _message(dotted: str, replacement: Replacement) -> str:
+    return f"{dotted} is deprecated since torch 2.4; {_advice(replacement)}"
+
+
+def _advice(new: Replacement) -> str:
     if new.name in ("custom_fwd", "custom_bwd"):
         return f'use torch.amp.{new.name}(device_type="{new.device}")'
     return f'use torch.{new.prefix}{new.name} with "{new.device}" as the first argument'

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
 from amplint.protocol import derived_from_grad
-from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.source import children
 from amplint.values import OpV, Result, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.source import SourceModule
     from amplint.states import Event
     from amplint.traces import Trace
 
@@ -120,6 +124,7 @@ class MixedLossScale(Rule):
                     (*unit.call_steps(formed), (event.site, "backpropagated here")),
                     unit.assumptions(event),
                     unit.confidence(event.scaler),
+                    _scale_the_sum(formed.site),
                 )
             elif _nonlinear(value):
                 yield Fault(
@@ -157,6 +162,7 @@ def _scaling(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[
             (*unit.call_steps(event),),
             unit.assumptions(event),
             unit.confidence(event.scaler),
+            _scale_once(event.site),
         )
 
 
@@ -212,3 +218,59 @@ def _fix(event: Event, plain: Event) -> FixPlan | None:
     text = f"{scaler}.scale({loss}).backward{arguments}"
     changes = (Change("delete", event.site), Change("replace", plain.site, text))
     return FixPlan("unsafe", "backpropagate the scaled loss", changes)
+
+
+def _scale_the_sum(site: Site) -> FixPlan | None:
+    """Move the other term of a sum into the call of `scale`, where both stand in one expression."""
+    module, node = site.module, site.node
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        # `(scaler.scale(a) + b).backward()`
+        value: cst.CSTNode | None = node.func.value
+    else:
+        value = node.value if isinstance(node, (cst.Assign, cst.AnnAssign, cst.Return)) else None
+    if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, (cst.Add, cst.Subtract)):
+        return None
+    sign = module.segment(value.operator).strip()
+    for call, term, leads in ((value.left, value.right, True), (value.right, value.left, False)):
+        loss = _scaled_argument(call)
+        if loss is None or not isinstance(call, cst.Call):
+            continue
+        if _scaled_argument(term) is not None or any(_scaled_argument(inner) is not None for inner in _within(term)):
+            return None
+        first, second = (loss, term) if leads else (term, loss)
+        text = f"{module.segment(call.func)}({_operand(module, first)} {sign} {_operand(module, second)})"
+        return FixPlan("unsafe", "scale the sum", (Change("replace", Site(module, value), text),))
+    return None
+
+
+def _scale_once(site: Site) -> FixPlan | None:
+    """Drop the inner of two calls that stand in one another."""
+    node = site.node
+    inner = node.args[0].value if isinstance(node, cst.Call) and len(node.args) == 1 else None
+    loss = _scaled_argument(inner)
+    if loss is None or inner is None:
+        return None
+    change = Change("replace", Site(site.module, inner), site.module.segment(loss))
+    return FixPlan("unsafe", "scale the loss once", (change,))
+
+
+def _scaled_argument(node: cst.CSTNode | None) -> cst.BaseExpression | None:
+    """`loss` of a call `scaler.scale(loss)`."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute) or node.func.attr.value != "scale":
+        return None
+    plain = len(node.args) == 1 and node.args[0].keyword is None and not node.args[0].star
+    return node.args[0].value if plain else None
+
+
+def _within(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    for child in children(node):
+        yield child
+        yield from _within(child)
+
+
+def _operand(module: SourceModule, node: cst.BaseExpression) -> str:
+    """The text of a term, in parentheses where the sum would tear it apart."""
+    text = module.segment(node)
+    alone = isinstance(node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Integer, cst.Float))
+    product = isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Multiply, cst.Divide))
+    return text if alone or (product and not node.lpar) else f"({text})"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.guards import asks_for_stage
 from amplint.layout import same_function
 from amplint.protocol import between, previous, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
@@ -106,7 +107,7 @@ class UnscaleTwice(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("unscale_"):
-            if event.stage not in ("unscaled", "stepped"):
+            if event.stage not in ("unscaled", "stepped") or asks_for_stage(event.assume):
                 continue
             found = previous(trace, position, event, "unscale_" if event.stage == "unscaled" else "step")
             if found is None:

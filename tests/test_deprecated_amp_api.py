@@ -205,3 +205,25 @@ def test_all_uses_of_a_file_are_fixed_in_one_run(here: Path, amplint: Amplint) -
         'scaler = GradScaler("cuda", init_scale=1024.)\nother = torch.amp.GradScaler("cuda")\n\n\n'
         'def forward(net, x, mixed):\n    with autocast("cuda", enabled=mixed):\n        return net(x)\n'
     )
+
+
+@pytest.mark.parametrize(
+    ("holder", "expected"),
+    [
+        ("from torch.cuda.amp import GradScaler, autocast\n", {2, 4, 6}),
+        ("import torch\nautocast = torch.cuda.amp.autocast\nGradScaler = torch.cuda.amp.GradScaler\n", {2, 4, 6}),
+        ("from torch.amp import GradScaler, autocast\n", set()),
+        ("try:\n    from torch.amp import GradScaler, autocast\nexcept ImportError:\n"
+         "    from torch.cuda.amp import GradScaler, autocast\n", set()),
+        ("from torch.cuda.amp import GradScaler\n\n\ndef autocast():\n    pass\n", {6}),
+    ],
+    ids=["import", "alias", "new", "fallback", "function"],
+)  # fmt: skip
+def test_names_that_another_module_hands_on(here: Path, amplint: Amplint, holder: str, expected: set[int]) -> None:
+    (here / "compat.py").write_text(holder)
+    (here / "use.py").write_text(
+        "from compat import autocast as region, GradScaler\n@region()\ndef f(net, x):\n    with region():\n"
+        "        return net(x)\nscaler = GradScaler()\n"
+    )
+    run = amplint("--no-cache", "--min-severity", "info", "--select", "AMP601", "--output-format", "concise", "use.py")
+    assert {int(line.split(":")[1]) for line in run.out.splitlines() if "AMP601" in line} == expected

@@ -98,3 +98,16 @@ def test_the_programs_of_a_page_are_what_the_page_says(rule: Rule, heading: str,
     assert bool(marks) == (heading == "Example")
     wrong = difference(marks, findings_of(file, rule.name))
     assert not wrong, "\n".join([f"{rule.name}, {heading}", *wrong])
+
+
+@pytest.mark.parametrize("rule", [r for r in ANALYSING if r.fix is not None], ids=lambda rule: rule.code)
+def test_a_repair_that_a_rule_declares_is_shown_by_a_fixture(rule: Rule) -> None:
+    files = sorted((FIXTURES / rule.name).glob("bad_*.py"))
+    fixes = (f.fix for file in files for f in findings_of(file, rule.name) if f.rule == rule.code)
+    assert any(fix is not None and fix.safety == rule.fix for fix in fixes)
+
+
+@pytest.mark.parametrize("rule", [r for r in ANALYSING if r.fix is None], ids=lambda rule: rule.code)
+def test_a_rule_without_repair_offers_none(rule: Rule) -> None:
+    file = min((FIXTURES / rule.name).glob("bad_*.py"))
+    assert all(f.fix is None for f in findings_of(file, rule.name) if f.rule == rule.code)
