@@ -120,7 +120,7 @@ class ClipBeforeUnscale(Rule):
     near = ((b"clip_grad", b".grad", b"register_hook"), (b".step(",))
     fix = "safe"
     confirmed_by = "grad"
-    yields_to = ("AMP212", "AMP213", "AMP225")
+    yields_to = ("AMP212", "AMP213", "AMP225", "AMP302")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

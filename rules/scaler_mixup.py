@@ -127,6 +127,9 @@ class ScalerMixup(Rule):
                 if source.scaler is not gradients.scaler:
                     # that unscale_ was the wrong one
                     continue
+            elif gradients.kind in ("N", "T") and event.kind == "step":
+                source = _last_step(trace, position, event)
+                what = "stepped"
             else:
                 continue
             if source is None or not isinstance(source.scaler, Scaler) or not _distinct(source.scaler, event.scaler):
@@ -163,6 +166,16 @@ def _updated_by_another(unit: Unit, trace: Trace, position: int, event: Event) -
 
 
 _VERBS = {"step": "stepped", "unscale_": "unscaled"}
+
+
+def _last_step(trace: Trace, position: int, event: Event) -> Event | None:
+    """The step that has used the gradients, which are still there."""
+    for earlier in reversed(trace.events[:position]):
+        if event.optimizer in earlier.before and earlier.kind in ("zero_grad", "backward"):
+            return None
+        if earlier.optimizer is event.optimizer and earlier.kind in ("step", "opt_step", "zero_grad"):
+            return earlier if earlier.kind == "step" else None
+    return None
 
 
 def _only_source(trace: Trace, position: int, event: Event) -> Event | None:

@@ -122,6 +122,7 @@ class UnscaleInsideAccumulation(Rule):
                     continue
                 again = next(following(trace, position, optimizer, "unscale_", "step"), None)
                 steps = [*unit.call_steps(unscaled), (event.site, "the next backward of the same window")]
+                steps += [(clip.site, "clips the mixture") for clip in _clips(unit, optimizer)]
                 if again is not None and again.site.identity != unscaled.site.identity:
                     steps.append((again.site, "the next operation on the mixture"))
                 yield Fault(
@@ -132,6 +133,16 @@ class UnscaleInsideAccumulation(Rule):
                     unit.confidence(event.scaler, optimizer),
                     _move(unit, unscaled),
                 )
+
+
+def _clips(unit: Unit, optimizer: Value | None) -> list[Event]:
+    """The clips that meet the mixture on some path."""
+    met = {
+        event.site.identity: event
+        for _, _, event in unit.events("clip")
+        if optimizer in event.before and event.before[optimizer].kind == "M"
+    }
+    return list(met.values())
 
 
 def _bypassed(trace: Trace, start: Event, end: Event, optimizer: Value | None) -> bool:

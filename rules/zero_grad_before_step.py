@@ -10,7 +10,7 @@ from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
-    from amplint.states import Event
+    from amplint.states import Event, Gradients
     from amplint.traces import Trace
     from amplint.values import Value
 
@@ -99,7 +99,7 @@ class ZeroGradBeforeStep(Rule):
                 if gradients.kind not in ("S", "U", "L") or gradients.maybe or gradients.last is None:
                     continue
                 step = _emptied_step(trace, position, optimizer)
-                if step is None or step.scaler is not gradients.scaler:
+                if step is None or step.scaler is not gradients.scaler or _used(trace, position, optimizer, gradients):
                     continue
                 yield Fault(
                     event.site,
@@ -112,6 +112,14 @@ class ZeroGradBeforeStep(Rule):
                     unit.assumptions(event),
                     unit.confidence(gradients.scaler, optimizer),
                 )
+
+
+def _used(trace: Trace, position: int, optimizer: Value | None, gradients: Gradients) -> bool:
+    """Whether the gradients went to a step past the scaler before they were cleared."""
+    last = gradients.last
+    return last is not None and any(
+        e.kind == "opt_step" and e.optimizer is optimizer and e.index > last.index for e in trace.events[:position]
+    )
 
 
 def _emptied_step(trace: Trace, position: int, optimizer: Value | None) -> Event | None:
