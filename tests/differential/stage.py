@@ -45,7 +45,8 @@ class Runaway(Exception):
 class Variant:
     """The circumstances of a run.
 
-    overflow   (number of a backward, index of an optimizer): there one of its scaled gradients becomes infinite
+    overflow   (number, index of an optimizer): in so many-th backward that reaches it one of its gradients becomes
+               infinite, if it is scaled
     growth     the scale doubles at every update
     surprise   number of the condition on measured values that turns out the other way
     moving     optimizers change the weights, and forwards are checked for stale copies of them
@@ -109,7 +110,7 @@ class _Run:
         self.regions: list[tuple[int, ...]] = []
         self.stepping: Happening | None = None
         self.moved = False
-        self.backwards = 0
+        self.backwards: dict[int, int] = {}
         self.surprises = 0
 
     def gradients(self) -> list[Vector | None]:
@@ -284,20 +285,21 @@ def _recording(base: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
 def _backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     happening = _run.record("backward")
     _REAL_BACKWARD(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
-    _run.backwards += 1
-    overflow = _run.variant.overflow
-    if overflow is not None and not _run.is_reference and overflow[0] == _run.backwards:
-        _overflow(happening, overflow[1])
+    if _run.variant.overflow is not None and not _run.is_reference:
+        _overflow(happening, *_run.variant.overflow)
     happening.after = _run.gradients()
 
 
-def _overflow(happening: Happening, index: int) -> None:
+def _overflow(happening: Happening, number: int, index: int) -> None:
     """Make one gradient infinite that this backward has touched and that is large enough to be scaled."""
     if index >= len(_run.optimizers):
         return
     before = happening.before[index]
     after = _gradients(_run.optimizers[index])
-    if after is None or after == before or max(map(abs, after)) < 256:
+    if after is None or after == before:
+        return
+    _run.backwards[index] = _run.backwards.get(index, 0) + 1
+    if _run.backwards[index] != number or max(map(abs, after)) < 256:
         return
     p = next(p for group in _run.optimizers[index].param_groups for p in group["params"] if p.grad is not None)
     # against the sign, so that a clip by value cannot hide it

@@ -28,7 +28,7 @@ NOMINAL = Variant("nominal")
 GROWTH = Variant("growth", growth=True)
 OVERFLOWS = tuple(
     Variant(f"overflow@{number}/{index}", overflow=(number, index))
-    for number, index in ((1, 0), (2, 0), (2, 1), (1, 2))
+    for number, index in ((1, 0), (2, 0), (1, 1), (1, 2))
 )
 SHORTER = (
     Variant("shorter", batches=-1),
