@@ -1,14 +1,16 @@
 """Traces: which orders of AMP operations can happen, from every place where execution can begin.
 
 Entries are the module body, the functions and methods that nothing in the module calls, and then
-whatever has not been executed on the way. A method starts on an object whose `__init__` has run. A
-function that holds a whole step but no loop is driven twice, as its unknown caller would.
+whatever has not been executed on the way, inherited methods included. A method starts on an object
+whose `__init__` has run. A function that holds a whole step but no loop is driven twice, as its
+unknown caller would.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, worth_keeping
 from amplint.library import FRAMEWORK_NAMES
@@ -62,6 +64,14 @@ class Trace:
     truncated: bool
 
 
+class _Entry(NamedTuple):
+    """A function to start in, the module that defines it, and the class whose object a method runs on."""
+
+    scope: Scope
+    home: ModuleEnv
+    cls: Scope | None
+
+
 def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     """All traces that start in a module."""
     traces: list[Trace] = []
@@ -90,8 +100,27 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
         if scope.name == "__init__" and scope.parent is not None and not relevant.isdisjoint(_other_methods(scope)):
             # it runs before every one of them
             continue
-        traces.extend(_entry(env, executor, scope, inits))
+        traces.extend(_entry(env, executor, _Entry(scope, env, scope.parent if scope.is_method else None), inits))
+    for entry in _inherited(env, executor):
+        if executor.total >= -MODULE_BUDGET and entry.scope not in executor.executed:
+            traces.extend(_entry(env, executor, entry, inits))
     return traces
+
+
+def _inherited(env: ModuleEnv, executor: Executor) -> Iterator[_Entry]:
+    """Methods that classes of this module inherit from other modules, and that nothing has called so far: there the
+    base class may step, clip or save what the derived class has made."""
+    state = initial(env, executor)
+    for cls in env.program.scopes:
+        if cls.kind != "class" or not cls.bases or cls not in env.relevant:
+            continue
+        overridden = set(cls.children)
+        for owner in executor.classes.lineage(Class(env, cls, -env.number), state)[0][1:]:
+            for name, method in owner.scope.children.items():
+                speaks = method in owner.env.relevant and not _ENTRY_WORDS.isdisjoint(method.words)
+                if owner.env is not env and speaks and name not in overridden and name != "__init__":
+                    yield _Entry(method, owner.env, cls)
+            overridden.update(owner.scope.children)
 
 
 def _other_methods(init: Scope) -> list[Scope]:
@@ -259,25 +288,25 @@ def _annotated(
     return None
 
 
-def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, list[Machine]]) -> list[Trace]:
+def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope, list[Machine]]) -> list[Trace]:
+    scope = entry.scope
     executor.start_entry()
     before = set(executor.executed)
     finals: list[Machine] = []
     try:
-        if scope.is_method:
-            assert scope.parent is not None
-            starts = _starts(env, executor, scope.parent, inits)
+        if entry.cls is not None:
+            starts = _starts(env, executor, entry.cls, inits)
             for state in starts:
-                executor.loops.free_attributes(state.frames[-env.number]["#self"], env.counters, state)
+                executor.loops.free_attributes(state.frames[-env.number]["#self"], entry.home.counters, state)
         else:
             starts = [initial(env, executor)]
-        first = _drive(env, executor, scope, starts, 0)
+        first = _drive(env, executor, entry, starts, 0)
         finals = first
         if _holds_a_step(first):
             for state in first:
                 _caller_may_update(executor, state)
             again = [s.clone() for s in first]
-            finals = _drive(env, executor, scope, again, 1)
+            finals = _drive(env, executor, entry, again, 1)
     except OutOfBudget:
         executor.truncated = True
     if executor.truncated:
@@ -286,19 +315,20 @@ def _entry(env: ModuleEnv, executor: Executor, scope: Scope, inits: dict[Scope, 
     return _finish(executor, scope, finals)
 
 
-def _drive(env: ModuleEnv, executor: Executor, scope: Scope, starts: list[Machine], number: int) -> list[Machine]:
+def _drive(env: ModuleEnv, executor: Executor, entry: _Entry, starts: list[Machine], number: int) -> list[Machine]:
     finals: list[Machine] = []
+    scope, home = entry.scope, entry.home
     for state in starts:
         instance = state.frames[-env.number].get("#self")
         state.loops = ((id(scope), number),)
-        func = Func(env, scope, -env.number, instance if scope.is_method else None)
+        func = Func(home, scope, -home.number, instance if scope.is_method else None)
         kinds = [executor.effects.contexts.decorator_kind(d) for d in executor.calls.decorators(func, state)]
         skip = 1 if scope.is_method and "staticmethod" not in kinds else 0
         if scope.is_method and "staticmethod" in kinds:
-            func = Func(env, scope, -env.number, None)
-        arguments = _parameters(env, executor, scope, state, skip, number)
+            func = Func(home, scope, -home.number, None)
+        arguments = _parameters(home, executor, scope, state, skip, number)
         for after, _, _signal in executor.calls.run(
-            func, arguments, _keywords(env, scope), None, state, executor.calls.decorators(func, state)
+            func, arguments, _keywords(home, scope), None, state, executor.calls.decorators(func, state)
         ):
             after.loops = ()
             finals.append(after)
