@@ -41,6 +41,7 @@ class AmpBadArgument(Rule):
     | `torch.autocast("cuda:0")`, `torch.autocast(f"cuda:{gpu}")` | `RuntimeError` before torch 2.4, accepted since |
     | `torch.amp.autocast(use_amp)` | `ValueError`: a flag in the place of the device type |
     | `torch.autocast("cuda", use_amp)` | a flag as the dtype: cuda raises on entry, cpu warns and stays off |
+    | `torch.cuda.amp.autocast(torch.bfloat16)` | silent: the dtype is taken for the flag, the region is fp16 |
     | `torch.amp.GradScaler(1024.0)` | silent: the number is taken for the device, the scale stays at 65536 |
     | `torch.amp.GradScaler(False)` | silent: the scaler is enabled |
     | `torch.amp.GradScaler("cuda", False)` | silent: the initial scale is 0 |
@@ -123,8 +124,8 @@ class AmpBadArgument(Rule):
     ## Fix safety
 
     Safe where the meaning is certain: `.type` is added to a `torch.device`, a number or a flag becomes the keyword
-    that its author meant (`init_scale=`, `enabled=`), an int of `update()` becomes a float. For the other rows no fix
-    is offered.
+    that its author meant (`init_scale=`, `enabled=`, `dtype=`), an int of `update()` becomes a float. For the other
+    rows no fix is offered.
 
     ## How it is confirmed
 

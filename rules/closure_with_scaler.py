@@ -83,7 +83,8 @@ class ClosureWithScaler(Rule):
     ## Known limits
     A positional `None` is harmless and silent, and so is a parameter whose only known value is None. A closure that
     goes directly to `optimizer.step` in the branch without a scaler is right. Arguments after the optimizer that
-    amplint cannot identify as a closure are not reported.
+    amplint cannot identify as a closure are not reported. A scaler that may be of a class of the project's own is left
+    alone.
 
     ## Fix safety
     No fix. An optimizer that needs its closure has to run without a scaler: in bfloat16, or in fp32.

@@ -100,7 +100,10 @@ class Fp16AutocastWithoutScaler(Rule):
       region in a file whose training loop is elsewhere is not judged.
     - Frameworks that scale by themselves (accelerate, Lightning, DeepSpeed, apex) and objects that are handed the
       loss and the optimizer are trusted.
-    - A dtype that is chosen at run time is not reported.
+    - A dtype that is chosen at run time is not reported, nor a region without a dtype in a file that calls
+      `torch.set_autocast_dtype`.
+    - A loss that is multiplied by hand, with gradients that are changed before their step, is taken for static
+      scaling.
 
     ## Fix safety
 

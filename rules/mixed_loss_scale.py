@@ -87,7 +87,8 @@ class MixedLossScale(Rule):
     reported.
 
     ## Fix safety
-    Unsafe: the unscaled term is moved into the call of `scale`. The weight between the terms changes to what was
+    Unsafe: the unscaled term is moved into the call of `scale` where both stand in one expression, the inner of two
+    calls goes, and a result that was thrown away is backpropagated. The weight between the terms changes to what was
     written, which the training has not seen so far.
 
     ## How it is confirmed

@@ -21,7 +21,8 @@ class ScalerMixup(Rule):
 
     ## What it does
     Reports `unscale_(optimizer)` or `step(optimizer)` of a scaler when the gradients of that optimizer were scaled by
-    a different `GradScaler` object.
+    a different `GradScaler` object, and an `update()` of a scaler that had nothing to do while the one that stepped
+    waits for its own.
 
     ## Why is this bad
     The second scaler divides by its own scale. As long as both scales are equal nothing shows; each adapts on its own,

@@ -85,7 +85,8 @@ class ScalerStateSavedMidStep(Rule):
 
     ## Known limits
     Saving in an accumulation window before `unscale_` is complete as far as the scaler is concerned and silent. A save
-    in a callback that amplint cannot place in the step is not reported.
+    in a callback that amplint cannot place in the step is not reported, nor a state of which only single entries are
+    read, for a log.
 
     ## Fix safety
     No fix: `update()` may have to stay where it is because other optimizers follow.

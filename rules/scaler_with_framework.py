@@ -28,7 +28,9 @@ class ScalerWithFramework(Rule):
     ## What it does
     Reports an own `GradScaler` in code that trains with accelerate's `Accelerator`, Lightning's `Trainer` or `Fabric`,
     or the Hugging Face `Trainer` in float16, and `nn.utils.clip_grad_norm_` or `clip_grad_value_` between their
-    backward and their step.
+    backward and their step. Where the launcher decides about accelerate's precision, it reports an own scaler whose
+    scaled loss goes through `accelerator.backward`; of a Lightning module without a trainer in sight, an own scaler
+    where Lightning runs backward and step.
 
     ## Why is this bad
     These frameworks hold a scaler of their own. A second one multiplies the loss again, which the framework never
@@ -80,7 +82,8 @@ class ScalerWithFramework(Rule):
 
     ## Known limits
     Silent when the framework's scaling is off: `mixed_precision="no"` or `"bf16"`, Lightning's manual optimization
-    with a plain precision, DeepSpeed. A precision that comes from a configuration file is unknown and silent.
+    with a plain precision, DeepSpeed. A precision that comes from a configuration file is unknown and silent, and so
+    is a clip where the launcher decides.
 
     ## Fix safety
     No fix: the scaler and every use of it have to go, or the framework's method has to replace the clip, with

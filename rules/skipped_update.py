@@ -21,7 +21,8 @@ class SkippedUpdate(Rule):
 
     ## What it does
     Reports a jump between `unscale_` (or `step`) and `update()` after which the same optimizer is unscaled or stepped
-    again: `continue` on a bad norm, an early `return`, an `except` that goes on with the loop.
+    again: `continue` on a bad norm, an early `return`, an `except` that goes on with the loop. Also reported is an
+    `unscale_` that always runs while the step and its `update()` depend on a flag or a norm.
 
     ## Why is this bad
     The optimizer stays marked as unscaled. The next iteration's `unscale_` raises `unscale_() has already been called

@@ -22,7 +22,8 @@ class WrongScalerOperand(Rule):
 
     ## What it does
     Reports `scaler.step(scheduler)`, `scaler.step(optimizer.step)`, `scaler.step(optimizer.step())`,
-    `scaler.step(None)`, `scaler.scale(optimizer)` and `scaler.unscale_(model)`.
+    `scaler.step(None)`, `scaler.step(model.parameters())`, `scaler.scale(optimizer)`, `scaler.scale(model)` and
+    `scaler.unscale_(model)`.
 
     ## Why is this bad
     The call raises an AttributeError or ValueError on the first step with an enabled scaler. A disabled scaler passes
