@@ -36,8 +36,8 @@ class Saving:
     def save_call(
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[CallOutcome]:
-        """`torch.save(payload, file)`."""
-        payload = pos[0] if pos else kw.get("obj", Sym("payload", id(site.node)))
+        """`torch.save(payload, file)`, or an object that will save what it is given."""
+        payload = pos[0] if pos else kw.get("obj", kw.get("to_save", Sym("payload", id(site.node))))
         self.save(payload, callee.dotted, site, state)
         return [(state, NONE, None)]
 

@@ -71,7 +71,11 @@ class Unknown:
             for value in arguments:
                 if isinstance(value, (DictV, StateOf, Instance)) and self.effects.containers.contents(value, state):
                     self.effects.saving.save(value, name, site, state)
+        if isinstance(kw.get("to_save"), DictV):
+            # ignite's word for the objects whose states go into a checkpoint
+            self.effects.saving.save(kw["to_save"], name, site, state)
         self._hand_over(callee, name, arguments, state)
+        self._call_back(arguments, site, state)
         if isinstance(callee, Net) and callee.constructor.rpartition(".")[2] == "BCELoss":
             self.x.record("bce", site, state)
         if isinstance(callee, (Sym, AttrOf, Net, Instance)) and self.effects.modules.may_be_module(callee, state):
@@ -103,6 +107,19 @@ class Unknown:
             taint = taint | callee.taint
             owners = frozenset((callee,))
         return taint | Taint(owners) if owners else taint
+
+    def _call_back(self, arguments: list[Value], site: Site, state: Machine) -> None:
+        """Look at what a nested function does that is handed to an unknown call, which may run it again and again; the
+        path itself goes on as if it had not."""
+        for value in arguments:
+            if not isinstance(value, Func) or value.scope in self.x.executed or value.scope not in value.env.relevant:
+                continue
+            if value.scope.parent is None or value.scope.parent.kind != "function" or self.x.silent:
+                continue
+            first = self.x.calls.invoke(value, [], {}, site, state.clone(), None)
+            for after, _, signal in first[:1]:
+                if signal is None:
+                    self.x.calls.invoke(value, [], {}, site, after, None)
 
     def _hand_over(self, callee: Value, name: str, arguments: list[Value], state: Machine) -> None:
         """Forget what is known of scalers and optimizers that an unknown call gets hold of."""
