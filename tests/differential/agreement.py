@@ -16,11 +16,6 @@ from amplint.source import SourceModule
 
 from .truth import Answer, Observed, Truth
 
-#: what a fault may be answered with at all: the rules that speak of the order of operations and of regions
-PROTOCOL = frozenset(
-    "AMP101 AMP102 AMP201 AMP202 AMP203 AMP204 AMP205 AMP206 AMP207 AMP208 AMP209 AMP210 AMP211 AMP212 AMP216 AMP217 "
-    "AMP301 AMP302 AMP303 AMP304".split()
-)
 #: a folder that is not there: nothing that a program imports is resolved
 _NOWHERE = Path("/nonexistent/amplint")
 
@@ -45,15 +40,15 @@ class Reported:
         return f"{self.code} line {self.first}: {self.message}"
 
 
-def lint(source: str, target: str = "2.9") -> list[Reported]:
-    """Everything that the rules say about a source, whatever its severity."""
+def lint(source: str, target: str = "2.9", least: Severity = Severity.INFO) -> list[Reported]:
+    """Everything that the rules say about a source, from a severity on."""
     data = source.encode()
-    rules = _SCREEN.rules_for(data)
+    rules = [rule for rule in _SCREEN.rules_for(data) if rule.severity >= least]
     if not rules:
         return []
     module = SourceModule.from_bytes(data, "train.py")
     found = []
-    for rule, fault in analyse(module, Project(_NOWHERE), list(rules), target):
+    for rule, fault in analyse(module, Project(_NOWHERE), rules, target):
         if fault.site.module is module:
             first, last = module.logical_line_range(fault.site.node)
             found.append(Reported(rule.code, rule.severity, first, last, fault.message))

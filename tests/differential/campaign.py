@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from amplint.finding import Severity
+
 from .agreement import Agreement, compare, lint
 from .grammar import right_program
 from .mutation import mutated
@@ -71,7 +73,7 @@ def agreement_on(program: Program) -> tuple[Agreement | None, int]:
     truth = truth_of(program)
     if truth.invalid:
         return None, truth.runs
-    agreement = compare(truth, lint(program.source))
+    agreement = compare(truth, lint(program.source, least=Severity.WARNING))
     return agreement, truth.runs
 
 

@@ -1,7 +1,7 @@
 """Execute a program on torch, on the CPU, and record what happens to its gradients.
 
 The source runs as it is written. While it does, the names that it can get from torch are replaced by recording
-ones: `GradScaler` and `autocast` are the real classes on device "cpu" with bfloat16, optimizers note the gradients
+ones: `GradScaler` and `autocast` are the real classes on device "cpu", optimizers note the gradients
 that they are handed and leave the weights alone, so that a skipped step does not change what comes after it.
 
 The reference is the same program with all scalers disabled, made to take the same branches. Whatever AMP does, the
@@ -107,7 +107,8 @@ class _Run:
         self.log = Log()
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[Watched] = []
-        self.regions: list[tuple[int, ...]] = []
+        #: the autocast regions that are open: the lines where they were made and entered, and whether they are on
+        self.regions: list[tuple[tuple[int, ...], bool]] = []
         self.stepping: Happening | None = None
         self.moved = False
         self.backwards: dict[int, int] = {}
@@ -117,9 +118,13 @@ class _Run:
         return [_gradients(o) for o in self.optimizers]
 
     def record(self, kind: str, **details: Any) -> Happening:
-        happening = Happening(kind, _lines(), self.gradients(), autocast=torch.is_autocast_enabled("cpu"), **details)
+        happening = Happening(kind, _lines(), self.gradients(), autocast=self.autocast, **details)
         self.log.happened.append(happening)
         return happening
+
+    @property
+    def autocast(self) -> bool:
+        return bool(self.regions) and self.regions[-1][1]
 
     def index(self, optimizer: object) -> int | None:
         return next((i for i, known in enumerate(self.optimizers) if known is optimizer), None)
@@ -238,19 +243,21 @@ class Watched(RealScaler):
 
 
 class CpuAutocast(RealAutocast):
-    """Autocast of any device, on the CPU."""
+    """Autocast of any device, on the CPU. Only where weights move does it change what is computed: elsewhere its
+    rounding would only be in the way."""
 
     def __init__(self, device_type: str = "cuda", dtype: Any = None, enabled: bool = True, **kwargs: Any) -> None:
         super().__init__("cpu", dtype=torch.bfloat16, enabled=enabled, **kwargs)
         self.made = _lines()
+        self.on = bool(enabled)
 
     def __enter__(self) -> Any:
-        _run.regions.append((*self.made, *_lines()))
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        _run.regions.append(((*self.made, *_lines()), self.on))
+        return super().__enter__() if _run.variant.moving else self  # type: ignore[no-untyped-call]
 
     def __exit__(self, *args: Any) -> Any:
         _run.regions.pop()
-        return super().__exit__(*args)
+        return super().__exit__(*args) if _run.variant.moving else None
 
 
 def _recording(base: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
@@ -262,8 +269,8 @@ def _recording(base: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
         def step(self, closure: Any = None) -> Any:
             happening = _run.stepping or _run.record("opt_step", optimizer=_run.index(self))
             happening.handed = _gradients(self) or []
-            happening.autocast = torch.is_autocast_enabled("cpu")
-            happening.regions = _run.regions[0] if _run.regions else ()
+            happening.autocast = _run.autocast
+            happening.regions = _run.regions[0][0] if _run.regions else ()
             if _run.variant.moving:
                 _run.moved = True
                 with torch.no_grad():
@@ -329,11 +336,11 @@ def _zero_grad(module: nn.Module, set_to_none: bool = True) -> None:
 
 def _forward(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     out = nn.functional.linear(x, module.weight, module.bias)
-    if _run.moved and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu"):
+    if _run.moved and torch.is_grad_enabled() and _run.autocast:
         # a copy of a weight is never in autocast's cache
         fresh = nn.functional.linear(x, module.weight.detach().clone(), module.bias.detach().clone())
         if not torch.equal(out, fresh):
-            _run.record("stale", regions=_run.regions[0])
+            _run.record("stale", regions=_run.regions[0][0])
     return out
 
 
