@@ -212,7 +212,7 @@ def _governing(settings: Settings, target: str, ignored: frozenset[str]) -> _Gov
     analysing = [rule for rule in rules if rule.code not in OWN_RULES]
     # where no rule is left that needs a tree, unreadable files are still those that some rule would look at
     parsing = [] if analysing else [rule for rule in registry.all_rules() if rule.code not in OWN_RULES]
-    near = Screen([rule for rule in analysing if rule.near], Screen.NEAR)
+    near = Screen(analysing, near=True)
     return _Governing(frozenset(rule.code for rule in rules), Screen(analysing), near, Screen(parsing))
 
 

@@ -86,7 +86,7 @@ class Rule(ABC):
       code, name      the contract with users ("AMP201", "clip-before-unscale")
       severity        an info rule is shown only on request
       needles         byte strings that a file must hold for this rule to have anything to say there
-      near            the part of them that the file itself must hold, where files that it imports may hold the rest
+      near            halves of them: a file that holds one is looked at where the files that it imports hold the rest
       fix             the safety of the repair it offers, None where there is none
       confirmed_by    how the verifier shows the fault: torch raises, gradients differ from the run
                       without AMP, an observed state is wrong, a comparison of its own, or not at all
@@ -99,7 +99,7 @@ class Rule(ABC):
     name: ClassVar[str]
     severity: ClassVar[Severity]
     needles: ClassVar[Needles]
-    near: ClassVar[Needles] = ()
+    near: ClassVar[tuple[Needles, ...]] = ()
     fix: ClassVar[Safety | None] = None
     confirmed_by: ClassVar[Confirmation] = "–"
     since: ClassVar[str] = "0.1.0"

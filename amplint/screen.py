@@ -6,8 +6,7 @@ Parsing is a thousand times dearer than searching, and nearly all files of a pro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 
 from amplint.rule import Needles, Rule
 
@@ -17,18 +16,18 @@ class Screen:
 
     A rule passes when every group of its needles has a member in the file. Each distinct needle is searched
     for at most once per file, and the groups that many rules share are asked first: where they are missing,
-    one search answers for all of these rules. `which` says by which of their needles rules are judged.
+    one search answers for all of these rules. A screen for what is `near` asks for one of the halves of a rule's
+    needles instead.
     """
 
-    ALL, NEAR = attrgetter("needles"), attrgetter("near")
-
-    def __init__(self, rules: Sequence[Rule], which: Callable[[Rule], Needles] = ALL) -> None:
-        shared = Counter(needle for rule in rules for group in which(rule) for needle in group)
+    def __init__(self, rules: Sequence[Rule], near: bool = False) -> None:
+        judged = [(rule, needles) for rule in rules for needles in (rule.near if near else (rule.needles,))]
+        shared = Counter(needle for _, needles in judged for group in needles for needle in group)
 
         def cost(group: tuple[bytes, ...]) -> float:
             return sum(1 / shared[needle] for needle in group)
 
-        self._rules: list[tuple[Rule, Needles]] = [(rule, tuple(sorted(which(rule), key=cost))) for rule in rules]
+        self._rules: list[tuple[Rule, Needles]] = [(rule, tuple(sorted(groups, key=cost))) for rule, groups in judged]
 
     def rules_for(self, data: bytes, is_notebook: bool = False) -> tuple[Rule, ...]:
         """The rules whose needles are all in `data`, in the order they were given in."""
@@ -42,4 +41,5 @@ class Screen:
                 answer = answers[needle] = needle in data
             return answer
 
-        return tuple(rule for rule, needles in self._rules if all(any(map(has, group)) for group in needles))
+        passed = (rule for rule, needles in self._rules if all(any(map(has, group)) for group in needles))
+        return tuple(dict.fromkeys(passed))

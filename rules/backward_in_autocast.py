@@ -140,7 +140,7 @@ class BackwardInAutocast(Rule):
     name = "backward-in-autocast"
     severity = Severity.WARNING
     needles = ((b"autocast",), TRAINS)
-    near = ((b".backward(",), (b"with ",))
+    near = (((b"autocast",),), ((b".backward(",), (b"with ",)))
     fix = "safe"
     confirmed_by = "state"
 

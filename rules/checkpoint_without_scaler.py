@@ -118,7 +118,7 @@ class CheckpointWithoutScaler(Rule):
     name = "checkpoint-without-scaler"
     severity = Severity.WARNING
     needles = ((b"scaler", b"Scaler"), (b"save", b"state", b"heckpoint", b"ckpt", b"dump"))
-    near = ((b"state_dict",), (b"save", b"dump"))
+    near = (((b"scaler", b"Scaler"),), ((b"state_dict",), (b"save", b"dump")))
     fix = "safe"
     confirmed_by = "own"
 
