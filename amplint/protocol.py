@@ -86,6 +86,17 @@ def _outside_of_inner_loop(step: Event, event: Event) -> bool:
     return 0 < len(outer) < len(inner) and inner[: len(outer)] == outer
 
 
+def other_stepped(trace: Trace, backward: Event, update: Event, optimizer: Value | None) -> bool:
+    """Whether between a backward and an update of its scaler another optimizer was stepped through it."""
+    return any(
+        e.kind == "step"
+        and e.scaler is update.scaler
+        and e.optimizer is not optimizer
+        and backward.index < e.index < update.index
+        for e in trace.events
+    )
+
+
 def excluded_by_flag(first: dict[Any, bool], second: dict[Any, bool]) -> bool:
     """Whether two paths exclude each other by a flag: something that a person sets, no counter, no measured value."""
     return any(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import same_block
+from amplint.protocol import other_stepped
 from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class SharedScalerUpdatedMidWindow(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        for _, _, event in unit.events("step", "unscale_"):
+        for trace, _, event in unit.events("step", "unscale_"):
             gradients = event.state
             update = gradients.stale if gradients.kind == "S" else None
             if gradients.last is None or update is None or update.scaler is not event.scaler:
@@ -112,10 +113,7 @@ class SharedScalerUpdatedMidWindow(Rule):
             if gradients.last.index > update.index:
                 # a backward ran under the new scale: the usual order of two halves
                 continue
-            first = next(
-                (o for o, stage in update.details["stages"] if o is not event.optimizer and stage == "stepped"), None
-            )
-            if first is None:
+            if not other_stepped(trace, gradients.last, update, event.optimizer):
                 continue
             yield Fault(
                 update.site,

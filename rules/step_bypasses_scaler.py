@@ -111,7 +111,7 @@ class StepBypassesScaler(Rule):
                 message = "the optimizer is stepped a second time, past the scaler"
                 steps = [(first.site, "stepped through the scaler here")]
                 scaler = first.scaler
-            elif gradients.kind in ("S", "U", "L") and not gradients.maybe and gradients.last is not None:
+            elif gradients.kind in ("S", "U", "L", "M") and not gradients.maybe and gradients.last is not None:
                 scaler = gradients.scaler
                 scaled = gradients.kind == "S"
                 message = (

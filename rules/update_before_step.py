@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_block
+from amplint.protocol import other_stepped
 from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _update_in_between(trace: Trace, position: int, step: Event) -> Event | None
         if update is None or update.scaler is not step.scaler or update.index < gradients.last.index:
             return None
         others = [stage for optimizer, stage in update.details["stages"] if optimizer is not step.optimizer]
-        return None if "stepped" in others or "?" in others else update
+        return None if "?" in others or other_stepped(trace, gradients.last, update, step.optimizer) else update
     if gradients.kind not in ("L", "M") or gradients.unscaled is None or gradients.scaler is not step.scaler:
         return None
     for event in trace.events[:position]:
