@@ -132,8 +132,7 @@ class SharedScalerUpdatedMidWindow(Rule):
 def _fix(unit: Unit, update: Event, later: Event) -> FixPlan | None:
     """Keep the last update of the iteration, where all of it stands in one block."""
     if (
-        update.calls
-        or later.calls
+        update.calls != later.calls
         or not same_block(update.site, later.site)
         or update.details["new_scale"] is not None
     ):
