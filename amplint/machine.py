@@ -134,43 +134,6 @@ class Machine:
         found.reverse()
         return found
 
-    # --- merging ---------------------------------------------------------------------------------
-
-    def key(self) -> tuple[Any, ...]:
-        """What tells this state from another with the same history at the same point of the program.
-
-        Unknown values count as alike.
-        """
-        coarse = _COARSE
-        return (
-            tuple(
-                frozenset(
-                    [(name, None if type(value) in coarse else value) for name, value in self.frames[number].items()]
-                )
-                for number in self.stack
-            ),
-            frozenset([(slot, None if type(v) in coarse else v) for slot, v in self.heap.items()]),
-            frozenset([(o, g.key()) for o, g in self.grads.items()]),
-            self.default.key(),
-            frozenset(self.books.items()),
-            self.pending is None,
-        )
-
-    def loose_key(self) -> tuple[Any, ...]:
-        """What still tells states apart where there are too many of them: None counts as unknown as well, and an
-        unknown attribute as one that was never set."""
-        return (
-            tuple(
-                frozenset([(name, value) for name, value in self.frames[number].items() if not _is_vague(value)])
-                for number in self.stack
-            ),
-            frozenset([(slot, value) for slot, value in self.heap.items() if not _is_vague(value)]),
-            frozenset([(o, g.key()) for o, g in self.grads.items()]),
-            self.default.key(),
-            frozenset(self.books.items()),
-            self.pending is None,
-        )
-
 
 _COARSE = frozenset({Result, OpV, ItemOf, AttrOf, Sym})
 _UNKNOWN_BOOK = Book()
@@ -178,8 +141,21 @@ FRESH_BOOK = Book(checked=False, live=False)
 FRESH_GRADIENTS = NOTHING
 
 
+_ABSENT = object()
+
+
 def _is_vague(value: Any) -> bool:
     return value is NONE or type(value) in _COARSE
+
+
+def _exactly(value: Any) -> Any:
+    """What tells a value from others: unknown values count as alike."""
+    return None if type(value) in _COARSE else value
+
+
+def _loosely(value: Any) -> Any:
+    """The same where there are too many states: None counts as unknown as well, and so does what was never set."""
+    return None if value is _ABSENT or _is_vague(value) else value
 
 
 #: a state that can follow a statement, and how the path leaves it (None: it goes on)
@@ -202,9 +178,9 @@ def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tupl
     """
     if len(states) < 2:
         return states, False
-    states = _group(states, point, Machine.key)
+    states = _group(states, point, _exactly)
     if len(states) > limit:
-        states = _group(states, point, Machine.loose_key)
+        states = _group(states, point, _loosely)
     if len(states) > limit:
         return _diverse(states, limit), True
     return states, False
@@ -238,7 +214,7 @@ def _spread(states: list[Machine]) -> list[Machine]:
     return ordered
 
 
-def _group(states: list[Machine], point: object, key: Callable[[Machine], tuple[Any, ...]]) -> list[Machine]:
+def _group(states: list[Machine], point: object, telling: Callable[[Any], Any]) -> list[Machine]:
     # the history tells most states apart, and costs nothing to look at
     rough: dict[tuple[Any, ...], list[Machine]] = {}
     for state in states:
@@ -248,14 +224,23 @@ def _group(states: list[Machine], point: object, key: Callable[[Machine], tuple[
         if len(group) == 1:
             out.extend(group)
         else:
-            out.extend(_alike(group, point, key))
+            out.extend(_alike(group, point, telling))
     return out
 
 
-def _alike(states: list[Machine], point: object, key: Callable[[Machine], tuple[Any, ...]]) -> list[Machine]:
+def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) -> list[Machine]:
+    variables, slots = _differences(states)
     groups: dict[tuple[Any, ...], Machine] = {}
     for state in states:
-        first = groups.setdefault(key(state), state)
+        key = (
+            tuple([telling(state.frames[number].get(name, _ABSENT)) for number, name in variables]),
+            tuple([telling(state.heap.get(slot, _ABSENT)) for slot in slots]),
+            frozenset([(optimizer, gradients.key()) for optimizer, gradients in state.grads.items()]),
+            state.default.key(),
+            frozenset(state.books.items()),
+            state.pending is None,
+        )
+        first = groups.setdefault(key, state)
         if first is state:
             continue
         first.assume = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
@@ -265,6 +250,19 @@ def _alike(states: list[Machine], point: object, key: Callable[[Machine], tuple[
             if first.heap.get(slot) is not value and _is_vague(value):
                 first.heap[slot] = Sym("join", id(point), slot, first.loops)
     return list(groups.values())
+
+
+def _differences(states: list[Machine]) -> tuple[list[tuple[int, str]], list[Any]]:
+    """The variables and heap slots in which some of the states differ; most are the same in all of them."""
+    first, *others = states
+    variables: dict[tuple[int, str], None] = {}
+    slots: dict[Any, None] = {}
+    for other in others:
+        slots.update((slot, None) for slot, _ in other.heap.items() ^ first.heap.items())
+        for number in first.stack:
+            differing = other.frames[number].items() ^ first.frames[number].items()
+            variables.update(((number, name), None) for name, _ in differing)
+    return list(variables), list(slots)
 
 
 def _join(frame: Frame, other: Iterable[tuple[str, Value]], point: object, state: Machine) -> None:
