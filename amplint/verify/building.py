@@ -64,7 +64,10 @@ def sources_around(path: str, text: str, others: Iterable[str] = ()) -> dict[str
             out.setdefault(str(neighbour), content)
     for current, content in list(out.items()):
         for name in re.findall(r"^\s*(?:from|import)\s+\.*([\w.]+)", content, re.M):
-            relative = Path(*name.split("."))
+            parts = [part for part in name.split(".") if part]
+            if not parts:
+                continue
+            relative = Path(*parts)
             here = Path(current).parent
             for root in (here, *list(here.parents)[:4]):
                 candidate = root / relative.with_suffix(".py")

@@ -203,16 +203,18 @@ class CallGraph:
         """What applying an autograd Function runs."""
         return self._method(cls, "forward") | self._method(cls, "backward") if cls in self.classes else set()
 
-    def _method(self, cls: str, name: str, bases: bool = True) -> set[tuple[str, str]]:
+    def _method(self, cls: str, name: str, bases: bool = True, below: tuple[str, ...] = ()) -> set[tuple[str, str]]:
         if cls not in self.classes:
             return set()
         path, node = self.classes[cls]
         if (path, f"{cls}.{name}") in self.units:
             return {(path, f"{cls}.{name}")}
         out: set[tuple[str, str]] = set()
-        if bases:
-            for base in node.bases:
-                out |= self._method(dotted(base).rsplit(".", 1)[-1], name)
+        for base in node.bases if bases else ():
+            above = dotted(base).rsplit(".", 1)[-1]
+            # a class may extend one of the same name in another module
+            if above not in (cls, *below):
+                out |= self._method(above, name, below=(*below, cls))
         return out
 
     def callers(self) -> dict[tuple[str, str], set[tuple[str, str]]]:

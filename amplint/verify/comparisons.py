@@ -456,8 +456,10 @@ def checkpoint(case: Case) -> Judgement | None:
         if seen.reached and seen.broke is None and seen.error is None:
             return Judgement("inconclusive", reason="nothing that holds a state was saved in the replay")
         return None
-    if "scaler" in kinds or not kinds & {"optimizer", "scheduler"}:
+    if "scaler" in kinds:
         return None
+    if not kinds & {"optimizer", "scheduler"}:
+        return Judgement("inconclusive", reason="no state of an optimizer was saved in the replay")
     live = [pair for e in saves for pair in e.data["live"]]
     if not live:
         return Judgement("inconclusive", reason="no scaler is alive where the checkpoint is made")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from amplint.engine import Run
 
 INTERRUPTED = "interrupted before it was verified"
+#: rules whose faults change gradients, or end a training step with an exception
+SPOILERS = re.compile(r"AMP(102|107|108|20\d|21[0-8]|30[1-4]|401)")
 
 
 @dataclass
@@ -95,6 +98,9 @@ def _verify(run: Run, findings: list[Finding], settings: Any, progress: Callable
             requests.append(_request(run, finding, texts))
         except NoReplay as error:
             finding.verdict = Verdict("inconclusive", reason=str(error))
+        except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
+            # whatever is strange about the program: it costs this verdict, not the others
+            finding.verdict = Verdict("inconclusive", reason=f"no replay could be built: {type(error).__name__}")
     requests = _grouped(requests)
     keep = getattr(settings, "keep_replay", None)
     with Worker(
@@ -233,8 +239,9 @@ def _set_apart(request: _Request, others: list[_Request]) -> None:
     edits: dict[str, list[Change]] = {}
     for other in others:
         where, begin, end = other.replay.flagged[0]
-        if where == path and begin <= last and first <= end:
+        if not SPOILERS.fullmatch(other.finding.rule) or (where == path and begin <= last and first <= end):
             continue
+        request.replay.others.append(f"{other.finding.rule} in line {begin}")
         new = other.repair
         if not new or any(_overlap(edits.get(name, []) + changes) for name, changes in new.items()):
             continue
@@ -242,9 +249,10 @@ def _set_apart(request: _Request, others: list[_Request]) -> None:
             continue
         for name, changes in new.items():
             edits.setdefault(name, []).extend(c for c in changes if c not in edits.get(name, []))
-        request.replay.others.append(f"{other.finding.rule} in line {begin}")
     if not edits:
         return
+    if request.repair:
+        request.replay.spared = _changed(request, request.repair)
     alone = request.replay.alone = _changed(request, edits)
     if alone is not None and request.finding.fix is not None:
         both = {name: [*edits.get(name, []), *request.repair.get(name, [])] for name in {*edits, *request.repair}}

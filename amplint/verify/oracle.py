@@ -420,9 +420,15 @@ def _credited(case: Case, result: Judgement) -> tuple[Case, Judgement]:
         broken = single.figure.startswith("raises") and not result.figure.startswith("raises")
         if single.status in ("confirmed", "conditional") and not broken:
             return apart, replace(single, assumptions=[f"without {others}"])
-        if single.status == "refuted":
+        if single.status == "refuted" and not _needed(case):
             return case, Judgement("inconclusive", reason=f"no difference is left without {others}")
     return case, replace(result, assumptions=[f"{others} may have a part in it"])
+
+
+def _needed(case: Case) -> bool:
+    """Whether the other faults do no harm without this one: it has a part in the difference then."""
+    spared = case.replay.spared
+    return spared is not None and _judged(_case(spared), Complete(reached=False)).status == "refuted"
 
 
 def _undisturbed(case: Case, result: Judgement) -> tuple[Case, Judgement]:

@@ -47,6 +47,8 @@ class Replay:
     #: the same program with the faults of its other findings taken away, and which those are
     alone: Replay | None = None
     others: list[str] = field(default_factory=list)
+    #: the same program with the fault of this finding taken away, where there are others
+    spared: Replay | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,6 +60,6 @@ class Replay:
         fields["flagged"] = [tuple(f) for f in data["flagged"]]
         fields["watched"] = [tuple(f) for f in data["watched"]]
         fields["wanted"] = [tuple(w) for w in data["wanted"]]
-        for name in ("fixed", "alone"):
+        for name in ("fixed", "alone", "spared"):
             fields[name] = cls.from_dict(data[name]) if data.get(name) else None
         return cls(**fields)
