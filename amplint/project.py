@@ -30,7 +30,7 @@ from amplint.pruning import bound_callables, held_names, may_be_event, prune, re
 from amplint.source import SourceError, SourceModule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 #: a module that holds none of these has no part in mixed precision
@@ -322,6 +322,8 @@ class Project:
         self.watched: frozenset[str] = frozenset()
         self._modules: dict[Path, ModuleEnv | None] = {}
         self._telling: dict[Path, frozenset[str]] = {}
+        self._found: dict[tuple[Path, str, int], tuple[Path, ...]] = {}
+        self._file_words: dict[Path, frozenset[str]] = {}
 
     @classmethod
     def for_file(cls, path: Path, settings: object = None) -> Project:
@@ -416,16 +418,26 @@ class Project:
 
     def mentions(self, importer: ModuleEnv, stmt: Import, name: str) -> bool:
         """Whether the file that a star import names holds a word; nothing is parsed."""
-        word = name.encode()
         for file in self.candidates(importer.file, stmt.dotted, stmt.level) if importer.file is not None else ():
-            try:
-                return file.name == "__init__.py" or word in file.read_bytes()
-            except OSError:
-                return False
+            return file.name == "__init__.py" or name in self._words(file)
         return False
+
+    def _words(self, file: Path) -> frozenset[str]:
+        """Every word in a file."""
+        known = self._file_words.get(file)
+        if known is None:
+            known = self._file_words[file] = frozenset(word.decode() for word in _WORD.findall(self._text(file)))
+        return known
 
     def candidates(self, importer: Path, dotted: str, level: int) -> Iterable[Path]:
         """The files that an import in `importer` can name; `level` counts the leading dots."""
+        question = (importer, dotted, level)
+        known = self._found.get(question)
+        if known is None:
+            known = self._found[question] = tuple(self._search(*question))
+        return known
+
+    def _search(self, importer: Path, dotted: str, level: int) -> Iterator[Path]:
         parts = [p for p in dotted.split(".") if p]
         folder = importer.parent
         if level:

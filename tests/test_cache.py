@@ -186,7 +186,7 @@ def test_entries_are_plain_data_out_of_sight(project: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_no_fault(project: Path, amplint: Amplint) -> None:
     (project / "file").write_text("")
-    result = amplint("--cache-dir", "file", "--output-format", "concise", ".")
+    result = amplint("--cache-dir", "file/inside", "--output-format", "concise", ".")
     assert result.status == 1
     assert "AMP201" in result.out
 
