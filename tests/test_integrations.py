@@ -86,26 +86,29 @@ def test_pre_commit_runs_the_hooks(project: Path, hooks: Path) -> None:
     assert pre_commit(hooks, "amplint", project).returncode == 0
 
 
-def torch_that_is_here(folder: Path) -> None:
-    """A wheel of torch, newer than any, that only leads to the one that is installed: nothing is downloaded."""
+def torch_that_is_here(folder: Path) -> dict[str, str]:
+    """The settings of pip under which torch is a wheel that only leads to the one that is installed: nothing is
+    downloaded."""
     torch = pytest.importorskip("torch")
-    about = "torch-999.0.dist-info"
+    version = f"{torch.__version__.partition('+')[0]}+here"
+    about = f"torch-{version}.dist-info"
     members = {
         "torch_that_is_here.pth": f"{Path(torch.__file__).parent.parent}\n",
-        f"{about}/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 999.0\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     members[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in [*members, f"{about}/RECORD"])
-    with zipfile.ZipFile(folder / "torch-999.0-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as wheel:
         for name, text in members.items():
             wheel.writestr(name, text)
+    (folder / "constraints.txt").write_text(f"torch=={version}\n")
+    links = f"{folder} {os.environ.get('PIP_FIND_LINKS', '')}".strip()
+    return {"PIP_FIND_LINKS": links, "PIP_CONSTRAINT": str(folder / "constraints.txt")}
 
 
 @pytest.mark.slow
 def test_pre_commit_verifies(project: Path, hooks: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    wheels = tmp_path_factory.mktemp("wheels")
-    torch_that_is_here(wheels)
-    found = pre_commit(hooks, "amplint-verify", project, PIP_FIND_LINKS=str(wheels))
+    found = pre_commit(hooks, "amplint-verify", project, **torch_that_is_here(tmp_path_factory.mktemp("wheels")))
     assert found.returncode == 1, found.stdout + found.stderr
     assert "error[AMP201]" in found.stdout
     assert re.search(r"verdict: confirmed on (cpu|cuda)", found.stdout), found.stdout
