@@ -164,6 +164,9 @@ def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:
 def _fix(unit: Unit, trace: Trace, event: Event, scaler: Scaler) -> FixPlan | None:
     if event.state.kind in ("T", "N"):
         return FixPlan("unsafe", "remove the second step", (Change("delete", event.site),))
+    if event.state.kind not in ("S", "U"):
+        # more than the step is wrong
+        return None
     name, optimizer = scaler_text(unit, trace, scaler, event.site), receiver_text(event.site)
     if (
         not name
