@@ -150,5 +150,11 @@ def _fix(unit: Unit, update: Event, step: Event) -> FixPlan | None:
         if same_block(e.site, step.site) and e.site.identity != update.site.identity
     ]
     if not behind:
-        changes.insert(0, Change("insert-after", step.site, f"{scaler}.update()"))
+        changes.insert(0, Change("insert-after", _last_step(unit, step).site, f"{scaler}.update()"))
     return FixPlan("unsafe", "move update() behind the step", tuple(changes))
+
+
+def _last_step(unit: Unit, step: Event) -> Event:
+    """The last step through the same scaler in the block of a step: other optimizers share the scaler."""
+    steps = [e for _, _, e in unit.events("step") if e.scaler is step.scaler and same_block(e.site, step.site)]
+    return max(steps, key=lambda e: e.site.module.place(e.site.node).line)
