@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint import guards
 from amplint.effects.owners import within
-from amplint.execution import Executor, Settings
+from amplint.execution import Executor
 from amplint.finding import Confidence
 from amplint.rule import Fault, Rule, Site
 from amplint.torch_facts import in_range
@@ -162,11 +162,9 @@ def _flag_like(value: Value) -> bool:
     return isinstance(value, Optimizer)
 
 
-def analyse(
-    module: SourceModule, project: Project, rules: Sequence[Rule], target: str, settings: Settings | None = None
-) -> list[tuple[Rule, Fault]]:
+def analyse(module: SourceModule, project: Project, rules: Sequence[Rule], target: str) -> list[tuple[Rule, Fault]]:
     """Execute a module symbolically and let the rules judge the traces."""
-    unit = prepare(module, project, target, settings, rules)
+    unit = prepare(module, project, target, rules)
     found: list[tuple[Rule, Fault]] = []
     for rule in rules:
         if _applies(rule, target):
@@ -174,14 +172,10 @@ def analyse(
     return arbitrate(found)
 
 
-def prepare(
-    module: SourceModule, project: Project, target: str, settings: Settings | None = None, rules: Iterable[Rule] = ()
-) -> Unit:
+def prepare(module: SourceModule, project: Project, target: str, rules: Iterable[Rule] = ()) -> Unit:
     """The unit of a module, ready for rules."""
     env = project.enter(module)
-    chosen = settings or Settings()
-    chosen.torch = target
-    executor = Executor(project, chosen)
+    executor = Executor(project, target)
     executor.effects.watched = frozenset(name for rule in rules for name in getattr(rule, "watches", ()))
     return Unit(env, executor, target)
 

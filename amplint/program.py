@@ -282,7 +282,7 @@ class Scope:
     kind: Literal["module", "function", "class"]
     name: str
     qualname: str
-    node: cst.CSTNode
+    node: cst.CSTNode = field(repr=False)
     number: int
     parent: Scope | None = None
     params: tuple[Param, ...] = ()

@@ -28,6 +28,7 @@ from amplint.program import (
 )
 from amplint.pruning import bound_callables, held_names, may_be_event, prune, relevant_scopes, words_of
 from amplint.source import SourceError, SourceModule
+from amplint.wrappers import wrappers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,8 +63,8 @@ class ModuleEnv:
         self.shared: dict[Any, Any] = {}
         self._pruned: dict[Scope, list[Stmt]] = {}
         self._assigned: dict[Scope, frozenset[str]] = {}
-        #: names of calls that some rule wants to see
-        self.watched: frozenset[str] = project.watched
+        #: names of the project's own wrappers, whose calls matter whatever stands in them
+        self.wrapper_names = frozenset(dotted.rpartition(".")[2] for dotted in project.wrappers)
 
     @cached_property
     def program(self) -> Program:
@@ -318,8 +319,8 @@ class Project:
     def __init__(self, root: Path, settings: object = None) -> None:
         self.root = root
         self.settings = settings
-        #: names of calls that some rule wants to see; set before the first module is entered
-        self.watched: frozenset[str] = frozenset()
+        #: the project's own wrappers: dotted name -> role
+        self.wrappers = wrappers_of(settings)
         self._modules: dict[Path, ModuleEnv | None] = {}
         self._telling: dict[Path, frozenset[str]] = {}
         self._found: dict[tuple[Path, str, int], tuple[Path, ...]] = {}

@@ -256,7 +256,7 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     name = call_name(stmt.func)
     if name in _MINOR_EVENTS:
         return True
-    if may_be_event(name) or name in env.watched or name in env.event_aliases:
+    if may_be_event(name) or name in env.wrapper_names or name in env.event_aliases:
         return True
     if name in env.kept_losses:
         return True

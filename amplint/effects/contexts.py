@@ -43,7 +43,7 @@ class Contexts:
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[CallOutcome]:
         """`torch.autocast(...)` makes a region that can be entered."""
-        names = parameters_of(callee.dotted, self.x.settings.torch)
+        names = parameters_of(callee.dotted, self.x.torch)
         device: Value | None = None
         if library.role(callee.dotted) == "device_autocast":
             device = Const.of(library.autocast_device(callee.dotted))

@@ -18,6 +18,7 @@ from amplint.effects.owners import Owners
 from amplint.effects.saving import Saving
 from amplint.effects.scaling import Scaling
 from amplint.effects.unknown import Unknown
+from amplint.effects.wrapped import Wrapped
 from amplint.layout import receiver_text
 from amplint.program import Call
 from amplint.rule import Site
@@ -91,6 +92,7 @@ class Effects:
         self.saving = Saving(self)
         self.owners = Owners(self)
         self.unknown = Unknown(self)
+        self.wrapped = Wrapped(self)
         #: by the role of a library name (`amplint.library.role`)
         self._external_handlers: dict[str, Any] = {
             "scaler": self.scaling.scaler,
@@ -155,14 +157,10 @@ class Effects:
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[CallOutcome]:
         dotted = callee.dotted
-        settings = self.x.settings
+        wrapper = self.x.project.wrappers.get(dotted)
+        if wrapper is not None:
+            return self.wrapped.call(wrapper, dotted, pos, kw, site, state, stmt)
         role = library.role(dotted)
-        if dotted in settings.scaler_factories:
-            role = "scaler"
-        elif dotted in settings.clip_functions:
-            role = "clip_norm"
-        elif dotted in settings.optimizer_factories:
-            role = "optimizer"
         if role is not None:
             handler = self._external_handlers.get(role)
             if handler is not None:

@@ -33,6 +33,7 @@ from amplint.values import (
     Value,
     interesting,
 )
+from amplint.wrappers import role_of
 
 if TYPE_CHECKING:
     from amplint.execution.executor import Executor
@@ -101,6 +102,11 @@ class Calls:
         stmt: Call | None,
     ) -> list[CallOutcome]:
         """Call a value: a function of the project is executed in place, the rest is left to the effects."""
+        if isinstance(callee, Func) and callee.env.wrapper_names:
+            role = role_of(callee.scope.qualname, callee.env, self.x.project.wrappers)
+            if role is not None:
+                name = callee.scope.qualname
+                return self.x.effects.wrapped.call(role, name, positional, keywords, site, state, stmt)
         if isinstance(callee, Func) and callee.scope not in self.x.inert:
             scope = callee.scope
             if scope in callee.env.relevant and not self.too_deep(callee, state):

@@ -8,7 +8,6 @@ functions are executed in place. What calls of libraries and of unknown objects 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards
@@ -44,7 +43,6 @@ from amplint.program import (
 )
 from amplint.rule import Site
 from amplint.states import Entered, Event, Gradients
-from amplint.target import NEWEST
 from amplint.values import (
     NONE,
     Class,
@@ -76,25 +74,15 @@ class OutOfBudget(Exception):
     """The entry has run through its steps; what was found so far stands."""
 
 
-@dataclass
-class Settings:
-    """Names of a project's own wrappers, from its configuration."""
-
-    scaler_factories: frozenset[str] = frozenset()
-    optimizer_factories: frozenset[str] = frozenset()
-    clip_functions: frozenset[str] = frozenset()
-    backward_functions: frozenset[str] = frozenset()
-    torch: str = NEWEST
-
-
 class Executor:
     """Executes scopes of one project. `silent` runs record no events; `truncated` says that paths were dropped."""
 
-    def __init__(self, project: Project, settings: Settings | None = None) -> None:
+    def __init__(self, project: Project, torch: str) -> None:
         from amplint.effects import Effects
 
         self.project = project
-        self.settings = settings or Settings()
+        #: the torch version that the code is meant for
+        self.torch = torch
         self.silent = 0
         self.limit = HARD_LIMIT
         self.budget = STEP_BUDGET

@@ -107,10 +107,11 @@ class Callables(Operations):
         enabled = settings.get("enabled", True)
         cache = settings.get("cache_enabled")
         self.unentered.append((self.path, self.line))
+        written = "cpu" if text.startswith("cpu") else "cuda"
         return Region(
             self.ledger,
-            "cpu" if text.startswith("cpu") else "cuda",
-            dtype if isinstance(dtype, torch.dtype) else None,
+            written,
+            dtype if isinstance(dtype, torch.dtype) else self.autocast_dtypes.get(written),
             self.truth(enabled, None),
             cache if isinstance(cache, bool) else None,
         )

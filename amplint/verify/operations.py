@@ -480,6 +480,8 @@ class Operations(Surroundings):
                 return value
         if isinstance(value, Model):
             return value.part(str(key)) if isinstance(key, PLAIN) else value
+        if isinstance(value, State) and value.what == "scaler":
+            self.ledger.note("scaler.read", key=str(key))
         if isinstance(value, dict):
             if isinstance(key, PLAIN):
                 if key in value:

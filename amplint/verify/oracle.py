@@ -446,6 +446,9 @@ def _judged(case: Case, asked: Complete | None = None) -> Judgement:
 
     if case.scout is None:
         return Judgement("inconclusive", reason="nothing could be driven")
+    foreign = case.stage.foreign_scaler
+    if foreign is not None and case.replay.rule.startswith(("AMP2", "AMP3", "AMP5")):
+        return Judgement("inconclusive", reason=f"unknown wrapper: the scaler is a {foreign}")
     own: Callable[[Case], Judgement | None] | None = OWN.get(case.replay.rule)
     try:
         result = own(case) if own is not None else by_gradients(case)

@@ -32,6 +32,9 @@ from amplint.verify.standins import Ledger, Run
 from amplint.verify.world import TorchWorld
 
 BUDGET = 60_000
+TORCH_SCALER = re.compile(
+    r"(torch|amp|grad_scaler)\.GradScaler|from\s+torch[\w.]*\s+import[^\n]*GradScaler|ShardedGradScaler"
+)
 
 
 @dataclass
@@ -131,9 +134,21 @@ class Stage:
             )
         }
         whole = "\n".join(replay.files.values())
+        #: a scaler class from outside of torch and of the files at hand, where no other is made
+        self.foreign_scaler = None if TORCH_SCALER.search(whole) else self._foreign_scaler()
         #: no update() in sight: the caller's business, unless its absence is the fault
         self.auto_update = ".update(" not in whole and replay.rule != "AMP205"
         self.auto_zero = not any(re.search(r"zero_grad|\.grad\s*=\s*None", text) for text in replay.files.values())
+
+    def _foreign_scaler(self) -> str | None:
+        for tree in self.trees.values():
+            for node in ast.walk(tree):
+                known = isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch"
+                if isinstance(node, ast.ImportFrom) and not known and node.module not in self.replay.modules:
+                    for alias in node.names:
+                        if re.search(r"GradScaler|LossScaler", alias.name):
+                            return alias.name
+        return None
 
     def execute(self, run: Run, setting: Setting, assignment: Any = None, limit: int = 24) -> Outcome:
         """Run the driver once under `run`. Never raises: how it ended is in the outcome."""

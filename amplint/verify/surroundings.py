@@ -89,6 +89,7 @@ class Surroundings:
         self.infinite: list[tuple[str, int]] = []
         self.floats = 0
         self.passes = 0
+        self.autocast_dtypes: dict[str, torch.dtype] = {}
         self.tests_losses = False
         self.divided = 0
         self.unentered: list[tuple[str, int]] = []
