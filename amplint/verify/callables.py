@@ -44,6 +44,9 @@ from amplint.verify.standins import (
     mixture,
 )
 
+#: what asks an object for its state to write it somewhere
+PICKLING = {f"{module}.{name}" for module in ("pickle", "cloudpickle", "dill") for name in ("dump", "dumps")}
+
 
 class Callables(Operations):
     """Constructions and calls."""
@@ -103,7 +106,8 @@ class Callables(Operations):
             real: Any = torch.amp.autocast
             self.guarded(lambda: real(**probe_settings))
         text = device if isinstance(device, str) else "cuda"
-        self.ledger.note("autocast", device=text)
+        misplaced = str(settings["enabled"]) if isinstance(settings.get("enabled"), torch.dtype) else ""
+        self.ledger.note("autocast", device=text, misplaced=misplaced)
         enabled = settings.get("enabled", True)
         cache = settings.get("cache_enabled")
         self.unentered.append((self.path, self.line))
@@ -166,6 +170,9 @@ class Callables(Operations):
         values = [*args, *keywords.values()]
         self.observe(values)
         name = unknown.name
+        if unknown.label in PICKLING and args:
+            self.save(args[:1], {})
+            return Unknown(f"{unknown.label}()")
         if SCHEDULER.search(name) and any(isinstance(self.actual(v), Optimizer) for v in values):
             return Scheduler(f"{name} in line {self.line}", self.ledger)
         for value in values:

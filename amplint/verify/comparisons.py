@@ -137,6 +137,13 @@ def bad_argument(case: Case) -> Judgement | None:
             return Judgement("confirmed", f"the scaler's device is {device} and its scale stays {scale}", NOMINAL.name)
         if isinstance(scale, bool | str) or (isinstance(scale, int | float) and scale <= 0):
             return Judgement("confirmed", f"the initial scale is {scale!r}", NOMINAL.name)
+    for event in seen.events("autocast"):
+        if event.data["misplaced"] and case.is_flagged(event.path, event.line):
+            return Judgement(
+                "confirmed",
+                f"{event.data['misplaced']} is taken for `enabled`, and the dtype stays float16",
+                NOMINAL.name,
+            )
     if any(":" in e.data["device"] for e in seen.events("autocast") if case.is_flagged(e.path, e.line)):
         return Judgement("inconclusive", reason="version: an index in device_type raises before torch 2.4 only")
     return None

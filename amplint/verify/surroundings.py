@@ -240,6 +240,9 @@ class Surroundings:
     def call_library(self, name: str, args: list[object], keywords: dict[str, object]) -> Any:
         raise NotImplementedError
 
+    def save(self, args: list[object], keywords: dict[str, object]) -> None:
+        raise NotImplementedError
+
     def call_builtin(self, name: str, args: list[object], keywords: dict[str, object]) -> Any:
         raise NotImplementedError
 

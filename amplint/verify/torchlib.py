@@ -113,7 +113,8 @@ class TorchLibrary(Members):
             return None
         if name in ("torch.set_autocast_dtype", "torch.set_autocast_gpu_dtype", "torch.set_autocast_cpu_dtype"):
             kind = "cpu" if "cpu" in name or (args and args[0] == "cpu") else "cuda"
-            self.autocast_dtypes.update({kind: a for a in args if isinstance(a, torch.dtype)})
+            for dtype in (a for a in args if isinstance(a, torch.dtype)):
+                self.autocast_dtypes[kind] = dtype
             return None
         if name == "torch.finfo" and args and isinstance(args[0], torch.dtype):
             return torch.finfo(args[0])
