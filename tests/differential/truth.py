@@ -20,6 +20,8 @@ from .tree import Program
 
 #: a code and a line that it may stand on
 Answer = tuple[str, int]
+#: reference runs by the branches that they take, the number of batches and their size
+References = dict[tuple[tuple[tuple[int, bool], ...], int, bool], Log]
 
 NONE, MIXED, LOST = 0.0, math.nan, math.inf
 TOLERANCE = 1e-3
@@ -36,6 +38,7 @@ SHORTER = (
 )
 SURPRISES = tuple(Variant(f"surprise@{number}", surprise=number) for number in (1, 3))
 MOVING = Variant("moving", moving=True)
+SMALL = Variant("small gradients", small=True)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def truth_of(program: Program) -> Truth:
 
 def _explore(stage: Stage, flags: dict[str, bool], truth: Truth) -> bool:
     """All variants for one value of the flags; False if the program is of no use."""
-    references: dict[tuple[tuple[int, bool], ...], Log] = {}
+    references: References = {}
     waiting = [NOMINAL]
     while waiting:
         variant = waiting.pop(0)
@@ -105,17 +108,16 @@ def _explore(stage: Stage, flags: dict[str, bool], truth: Truth) -> bool:
         if variant is NOMINAL:
             fuller = stage.run(flags, variant, tolerant=True) if log.raised else log
             waiting = list(_variants(stage, fuller))
-        path = tuple(log.decisions)
-        if path not in references:
-            references[path] = stage.run(flags, variant, reference=log.decisions)
-            truth.runs += 1
-        reference = references[path]
+        reference = _reference(stage, flags, variant, log, references, truth)
         if reference.error:
             truth.invalid = reference.error
             return False
+        reading = Reading(log, reference, circumstances)
         seen = [*_states(log, circumstances)]
-        wrong = next(Reading(log, reference, circumstances).faults(), None)
+        wrong = next(reading.faults(), None)
         _add(truth, seen if wrong is None else [*seen, wrong])
+        for clip in reading.clips():
+            truth.possible |= clip.answers
         if log.raised or wrong is not None:
             truth.further.append(partial(_go_on, stage, flags, variant, circumstances, truth, references))
     return True
@@ -127,20 +129,27 @@ def _go_on(
     variant: Variant,
     circumstances: str,
     truth: Truth,
-    references: dict[tuple[tuple[int, bool], ...], Log],
+    references: References,
 ) -> None:
     """Run on behind what torch raises, and add what that justifies."""
     log = stage.run(flags, variant, tolerant=True)
     truth.runs += 1
     if log.error:
         return
-    path = tuple(log.decisions)
-    if path not in references:
-        references[path] = stage.run(flags, variant, reference=log.decisions)
-        truth.runs += 1
-    reading = Reading(log, references[path], circumstances)
+    reading = Reading(log, _reference(stage, flags, variant, log, references, truth), circumstances)
     for fault in (*reading.faults(), *reading.clips()):
         truth.possible |= fault.answers
+
+
+def _reference(
+    stage: Stage, flags: dict[str, bool], variant: Variant, log: Log, references: References, truth: Truth
+) -> Log:
+    """The run with disabled scalers that takes the same branches on the same data."""
+    key = (tuple(log.decisions), variant.batches, variant.small)
+    if key not in references:
+        references[key] = stage.run(flags, variant, reference=log.decisions)
+        truth.runs += 1
+    return references[key]
 
 
 def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
@@ -148,6 +157,8 @@ def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
     source = stage.program.source
     if any(h.enabled for h in log.happened):
         yield GROWTH
+        if any(h.kind == "clip" for h in log.happened):
+            yield SMALL
         yield OVERFLOWS[0]
         if any(len(h.before) > 1 for h in log.happened):
             yield OVERFLOWS[2]
