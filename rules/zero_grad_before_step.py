@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class ZeroGradBeforeStep(Rule):
                 step = _emptied_step(trace, position, optimizer)
                 if step is None or step.scaler is not gradients.scaler or _used(trace, position, optimizer, gradients):
                     continue
+                if _filled_on_another_path(unit, event, step):
+                    continue
                 yield Fault(
                     event.site,
                     "the gradients are cleared between their backward and their step",
@@ -112,6 +115,22 @@ class ZeroGradBeforeStep(Rule):
                     unit.assumptions(event),
                     unit.confidence(gradients.scaler, optimizer),
                 )
+
+
+def _filled_on_another_path(unit: Unit, clearing: Event, step: Event) -> bool:
+    """Whether the usual order stands here, with a backward of its own between the clearing and the step, which a
+    condition has left out on this path."""
+    for trace, position, other in unit.events("zero_grad"):
+        if other.site.identity != clearing.site.identity:
+            continue
+        for later in trace.events[position + 1 :]:
+            if not same_round(other, later):
+                break
+            if later.kind == "backward" and step.optimizer in later.before:
+                return True
+            if later.kind == "step" and later.site.identity == step.site.identity:
+                break
+    return False
 
 
 def _used(trace: Trace, position: int, optimizer: Value | None, gradients: Gradients) -> bool:
