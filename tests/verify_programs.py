@@ -31,6 +31,32 @@ LOOP = """
 """
 
 
+TWO = """
+    import torch
+    from torch.nn.utils import clip_grad_value_
+
+    def learn(loader):
+        first, second = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+        first_optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
+        second_optimizer = torch.optim.SGD(second.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for inputs, wanted in loader:
+            first_optimizer.zero_grad()
+            second_optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                error = torch.nn.functional.mse_loss(first(inputs), wanted)
+                error = error + torch.nn.functional.mse_loss(second(inputs), wanted)
+            scaler.scale(error).backward()
+            scaler.unscale_(first_optimizer)
+            scaler.unscale_(second_optimizer)
+            clip_grad_value_([*first.parameters(), *second.parameters()], 0.5)
+            scaler.step(first_optimizer)
+            {between}
+            {second}
+            scaler.update()
+"""
+
+
 def loop(*body: str) -> str:
     """A plain training loop with these statements behind the forward pass."""
     return _program(LOOP).replace("{body}", "\n        ".join(body))
@@ -77,6 +103,18 @@ FAULTY: dict[str, tuple[str, str, str]] = {
         "AMP211",
         loop(SCALED, UNSCALE, "optimizer.zero_grad()" + HERE, STEP, UPDATE),
         "confirmed",
+    ),
+    "second of two cleared before its step": (
+        "AMP211",
+        _program(TWO)
+        .replace("{between}", "second_optimizer.zero_grad()  # <- here")
+        .replace("{second}", "scaler.step(second_optimizer)"),
+        "confirmed",
+    ),
+    "second of two stepped past the scaler": (
+        "AMP204",
+        _program(TWO).replace("{between}", "pass").replace("{second}", "second_optimizer.step()  # <- here"),
+        "conditional",
     ),
     "scaled twice": ("AMP217", loop("scaler.scale(scaler.scale(error)).backward()" + HERE, STEP, UPDATE), "confirmed"),
     "not finite is an error": (

@@ -280,15 +280,17 @@ def zero_grad_before_step(case: Case) -> Judgement | None:
         cleared = steps = 0
         pending = False
         emptied: set[str] = set()
+        stepped: set[str] = set()
         for event in case.run(run).ledger.events:
             if event.kind == "backward":
                 pending = True
                 emptied.clear()
+                stepped.clear()
             elif event.kind == "zero_grad" and pending and case.is_flagged(event.path, event.line):
-                emptied.add(event.data["optimizer"])
+                emptied |= {event.data["optimizer"]} - stepped
             elif event.kind == "scaler.step":
                 steps, cleared = steps + 1, cleared + (event.data["optimizer"] in emptied)
-                pending = False
+                stepped.add(event.data["optimizer"])
         if cleared:
             status = "confirmed" if run is NOMINAL else "conditional"
             return Judgement(status, f"{cleared} of {steps} steps find their gradients cleared", run.name)

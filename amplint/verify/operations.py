@@ -347,17 +347,16 @@ class Operations(Surroundings):
             for p in self._all_parameters()
             if p.grad is not None and (before.get(id(p)) is not p.grad or versions.get(id(p)) != p.grad._version)
         ]
-        owner = None
-        for optimizer in self.optimizers.values():
-            owned = {id(p) for p in optimizer.parameters()}
-            if any(id(p) in owned for p in reached):
-                owner = owned
-                break
+        owned = [{id(p) for p in optimizer.parameters()} for optimizer in self.optimizers.values()]
+        owners = [mine for mine in owned if any(id(p) in mine for p in reached)]
+        # another network in each of the set-ups
+        owner = owners[(self.run.overflow_at.bit_length() - 1) % len(owners)] if owners else None
         chosen = [p for p in reached if owner is None or id(p) in owner]
         with torch.no_grad():
             for parameter in chosen[:1]:
                 assert parameter.grad is not None
-                parameter.grad.view(-1)[0] = math.inf
+                # against the sign of the gradient: a clip by value would make it what it is without an overflow
+                parameter.grad.view(-1)[0] = math.copysign(math.inf, -float(parameter.grad.view(-1)[0]))
         self.ledger.injected.append(self.ledger.backwards)
 
     # ------------------------------------------------------------- iteration
