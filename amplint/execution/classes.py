@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amplint.machine import Machine
 from amplint.program import (
     Assign,
     Attr,
+    Call,
     Name,
     Scope,
+    path_of,
+    walk,
 )
 from amplint.program import (
     Const as ConstE,
 )
+from amplint.rule import Site
 from amplint.values import (
     NONE,
     AttrOf,
@@ -154,22 +159,53 @@ class Classes:
                         continue
                     if any(state.frames[n].get("#scope") is Sym("scope", scope) for n in state.stack):
                         continue
-                    func = Func(cls.env, scope, cls.parts[2], instance)
-                    best: Value | None = None
-                    for after, _ in self._quietly_run(func, state.clone()):
-                        held = after.heap.get(key)
-                        if held is None or held is NONE:
-                            continue
-                        if best is None or (interesting(held) and not interesting(best)):
-                            best = held
-                            heap = after.heap
-                    if best is not None and interesting(best):
-                        extra = {slot: value for slot, value in heap.items() if slot[0] is best}
-                        self._materialised[key] = (best, extra)
-                        state.heap[key] = best
-                        for slot, value in extra.items():
-                            state.heap.setdefault(slot, value)
-                        return best
+                    bound = self._bound_by(Func(cls.env, scope, cls.parts[2], instance), key, state)
+                    bound = bound or self._constructed_in(scope, cls, name, state)
+                    if bound is None:
+                        continue
+                    value, heap = bound
+                    extra = {slot: held for slot, held in heap.items() if slot[0] is value}
+                    self._materialised[key] = (value, extra)
+                    state.heap[key] = value
+                    for slot, held in extra.items():
+                        state.heap.setdefault(slot, held)
+                    return value
         finally:
             self._materialising.discard(key)
+        return None
+
+    def _bound_by(self, func: Func, key: tuple[Value, str], state: Machine) -> tuple[Value, dict[Any, Any]] | None:
+        """The object that running a method binds to an attribute, with the heap in which it was made."""
+        for after, _ in self._quietly_run(func, state.clone()):
+            held = after.heap.get(key)
+            if held is not None and held is not NONE and interesting(held):
+                return held, after.heap
+        return None
+
+    def _constructed_in(
+        self, method: Scope, cls: Class, name: str, state: Machine
+    ) -> tuple[Value, dict[Any, Any]] | None:
+        """The same for a method that is too long to be run: the statement `self.name = SomeClass(...)` by itself, with
+        arguments of which nothing is known."""
+        calls = {stmt.result: stmt for stmt in walk(method.body) if isinstance(stmt, Call)}
+        for stmt in walk(method.body):
+            if (
+                not isinstance(stmt, Assign)
+                or path_of(stmt.target) != f"self.{name}"
+                or not isinstance(stmt.value, Name)
+            ):
+                continue
+            call = calls.get(stmt.value.id)
+            if call is None:
+                continue
+            scratch = state.clone()
+            self.x.modules.enter_globals(cls.env, scratch)
+            scratch.stack = (-cls.env.number,)
+            made = self.x.expressions.value(call.func, scratch)
+            if isinstance(made, Class):
+                site, origin = Site(cls.env.source, call.node), ("made", id(call.node))
+                results = self.x.quietly(partial(self.x.calls.instantiate, made, [], {}, site, scratch, origin))
+                for after, value, signal in results:  # type: ignore[misc]
+                    if signal is None:
+                        return value, after.heap
         return None

@@ -1,0 +1,187 @@
+"""How far execution reaches: objects made elsewhere, functions handed over, methods inherited, many paths at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tracing import Laboratory
+
+from amplint.states import Event
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Laboratory:
+    return Laboratory(tmp_path)
+
+
+def events(lab: Laboratory, source: str, kind: str) -> list[Event]:
+    return [event for trace in lab.traces_of(source) for event in trace.events if event.kind == kind]
+
+
+NESTED = """
+import torch, threading
+{imports}
+
+def main(model, loader):
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+
+    def work(engine, x):
+        scaler.scale(model(x)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "use"),
+    [
+        ("from ignite.engine import Engine", "Engine(work).run(loader)"),
+        ("from pool import submit", "submit(work, loader)"),
+        ("", "threading.Thread(target=work, args=(None, loader)).start()"),
+        ("import torch.multiprocessing as mp", "mp.spawn(work, args=(loader,), nprocs=2)"),
+    ],
+)
+def test_a_nested_function_that_is_handed_over_is_looked_at(lab: Laboratory, imports: str, use: str) -> None:
+    steps = events(lab, NESTED.format(imports=imports, use=use), "step")
+    assert steps
+    assert all(event.state.kind == "S" for event in steps)
+
+
+def test_what_a_function_that_is_handed_over_does_is_not_taken_for_done(lab: Laboratory) -> None:
+    source = NESTED.format(
+        imports="from pool import submit", use="submit(work, loader)\n    scaler.unscale_(optimizer)"
+    )
+    (unscale,) = {event.state.kind for event in events(lab, source, "unscale_")}
+    assert unscale == "N"
+
+
+def test_an_inherited_method_runs_on_objects_of_the_class_that_inherits_it(lab: Laboratory) -> None:
+    lab.write(
+        base="""
+        import torch
+
+        class Base:
+            def finish(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+        """
+    )
+    source = """
+    import torch
+    from base import Base
+
+    class Own(Base):
+        def __init__(self, net):
+            self.optimizer = torch.optim.Adam(net.parameters())
+            self.scaler = torch.amp.GradScaler("cuda")
+    """
+    (step,) = {(event.scaler, event.optimizer) for event in events(lab, source, "step")}
+    assert step[0] is not None
+    assert step[0].constructed
+
+
+def test_an_object_is_known_by_its_construction_in_a_method_too_long_to_run(lab: Laboratory) -> None:
+    choices = "\n".join(
+        f"            self.m{i} = config.m{i} if config.x{i} else other(config.y{i})" for i in range(600)
+    )
+    source = f"""
+    import torch
+
+    class Stepper:
+        def __init__(self, net):
+            self.optimizer = torch.optim.SGD(net.parameters())
+
+        def step(self, scaler):
+            scaler.step(self.optimizer)
+
+    class Engine:
+        def __init__(self):
+            self.stepper = None
+
+        def build(self, config):
+{choices}
+            self.stepper = Stepper(config.net)
+
+        def train(self, scaler, loss):
+            scaler.scale(loss).backward()
+            self.stepper.step(scaler)
+            if self.m0 or self.m1:
+                scaler.update()
+    """
+    assert any(event.calls for event in events(lab, source, "step"))
+
+
+def test_the_defaults_of_a_given_object_say_nothing(lab: Laboratory) -> None:
+    source = """
+    import torch
+    from dataclasses import dataclass
+
+    @dataclass
+    class Config:
+        mixed: bool = False
+
+    class Trainer:
+        def __init__(self, config: Config, net):
+            self.optimizer = torch.optim.SGD(net.parameters())
+            self.scaler = torch.amp.GradScaler("cuda") if config.mixed else None
+
+        def step(self, loss):
+            if self.scaler is not None:
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+    """
+    assert events(lab, source, "step")
+    made = source + "\n\n    Trainer(Config(), net).step(loss)\n"
+    assert "step" not in {event.kind for trace in lab.traces_of(made) if not trace.entry.name for event in trace.events}
+
+
+def test_choices_that_concern_nothing_here_do_not_crowd_out_what_does(lab: Laboratory) -> None:
+    choices = "\n".join(f"            self.loss{i} = build({i}) if opt.use{i} else None" for i in range(12))
+    uses = "\n".join(f"            if self.loss{i}:\n                total += self.loss{i}(out)" for i in range(12))
+    source = f"""
+    import torch
+
+    class Model:
+        def __init__(self, opt, net):
+{choices}
+            self.net = net
+            self.critic = build(opt.critic) if opt.critic is not None else None
+            self.optimizer = torch.optim.SGD(net.parameters())
+            self.scaler = torch.amp.GradScaler("cuda")
+
+        def train(self, x):
+            out = self.net(x)
+            total = 0
+{uses}
+            self.scaler.scale(total).backward()
+            if self.critic is not None:
+                with torch.autocast("cuda"):
+                    self.scaler.scale(self.critic(x)).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+    """
+    regions = {tuple(r.context.kind for r in event.regions) for event in events(lab, source, "backward")}
+    assert ("autocast",) in regions
+    assert events(lab, source, "update")
+
+
+def test_a_list_that_init_leaves_empty_has_been_filled(lab: Laboratory) -> None:
+    source = """
+    import torch
+
+    class Model:
+        def __init__(self, net):
+            self.optimizers = []
+
+        def save(self, path):
+            state = {"optimizers": []}
+            for optimizer in self.optimizers:
+                state["optimizers"].append(optimizer.state_dict())
+            torch.save(state, path)
+    """
+    saves = events(lab, source, "save")
+    assert any(value.__class__.__name__ == "StateOf" for event in saves for value in event.details["contents"])
