@@ -34,7 +34,7 @@ class Unreadable:
     reason: str
 
 
-def display_path(path: Path, base: Path) -> str:
+def display_path(path: PurePath, base: PurePath) -> str:
     """An absolute path as it is shown: relative to `base` where it lies inside, with forward slashes."""
     try:
         return path.relative_to(base).as_posix()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar
 
 import pytest
 
 from amplint.config import Configuration, Settings
-from amplint.files import discover
+from amplint.files import discover, display_path
 from amplint.finding import Severity
 from amplint.rule import Rule
 from amplint.screen import Screen
@@ -101,6 +101,13 @@ def test_a_folder_that_nobody_may_search_ends_no_run(here: Path) -> None:
         assert found(here, "closed/b.py", "a.py") == ["a.py", "closed/b.py"]
     finally:
         (here / "closed").chmod(0o755)
+
+
+def test_paths_are_shown_alike_on_every_system() -> None:
+    base = PureWindowsPath(r"C:\project")
+    assert display_path(PureWindowsPath(r"C:\project\src\a b.py"), base) == "src/a b.py"
+    assert display_path(PureWindowsPath(r"D:\other\a.py"), base) == "D:/other/a.py"
+    assert display_path(PurePosixPath("/project/a.py"), PurePosixPath("/project")) == "a.py"
 
 
 def test_excludes_are_relative_to_the_configuration(here: Path) -> None:
