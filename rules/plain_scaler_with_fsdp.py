@@ -178,5 +178,6 @@ def _fix(site: Site) -> FixPlan | None:
     changes = (
         Change("replace", Site(module, call.func), "ShardedGradScaler"),
         Change("import", site, "torch.distributed.fsdp.sharded_grad_scaler:ShardedGradScaler"),
+        Change("unimport", Site(module, call.func)),
     )
     return FixPlan("unsafe", "use ShardedGradScaler", changes)
