@@ -355,8 +355,9 @@ class Operations(Surroundings):
         with torch.no_grad():
             for parameter in chosen[:1]:
                 assert parameter.grad is not None
-                # against the sign of the gradient: a clip by value would make it what it is without an overflow
-                parameter.grad.view(-1)[0] = math.copysign(math.inf, -float(parameter.grad.view(-1)[0]))
+                # later ones go against the sign of the gradient: a clip by value would make it what it was
+                sign = 1.0 if self.run.overflow_at == 1 else -float(parameter.grad.view(-1)[0])
+                parameter.grad.view(-1)[0] = math.copysign(math.inf, sign)
         self.ledger.injected.append(self.ledger.backwards)
 
     # ------------------------------------------------------------- iteration
