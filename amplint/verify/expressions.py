@@ -346,6 +346,7 @@ class Expressions:
         scope = self._frame(function, args, keywords)
         node = function.node
         place = (self.world.path, self.world.line)
+        span = self.world.span
         self.depth += 1
         try:
             if isinstance(node, ast.Lambda):
@@ -357,6 +358,7 @@ class Expressions:
         finally:
             self.depth -= 1
             self.world.path, self.world.line = place
+            self.world.span = span
 
     def _frame(self, function: Function, args: list[object], keywords: dict[str, object]) -> Scope:
         scope = Scope(function.scope, function.scope.path)

@@ -40,12 +40,16 @@ from amplint.verify.objects import (
 )
 from amplint.verify.plain import Unsupported
 
+#: statements that a program can go on without when stand-ins are not good enough for them
+LEFT_OUT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.For, ast.Delete, ast.Assert)
+
 
 class World(Protocol):
     """What the interpreter asks of its surroundings."""
 
     path: str
     line: int
+    span: tuple[int, int]
     declared: list[UserError]
 
     def at_yield(self, manager: bool) -> None: ...
@@ -141,13 +145,14 @@ class Machine(Expressions):
             error.made_here = error.made_here and self.world.harmless(scope.path, node)
             if not error.made_here or self.trying or not self._left_out(node, scope):
                 raise
-        except Unsupported:
+        except (Unsupported, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError):
+            # a stand-in in a place where it does not work
             if self.trying or not self.world.harmless(scope.path, node) or not self._left_out(node, scope):
                 raise
 
     def _left_out(self, node: ast.stmt, scope: Scope) -> bool:
         """Go on without a statement that stand-ins are not good enough for; False for one that decides what runs."""
-        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.For | ast.Delete):
+        if not isinstance(node, LEFT_OUT):
             return False
         self.world.assume(f"line {node.lineno} is left out")
         for child in ast.walk(node):
@@ -358,7 +363,12 @@ class Machine(Expressions):
         raise UserError(value, scope.path, node.lineno, made_here=True)
 
     def do_Assert(self, node: ast.Assert, scope: Scope) -> None:
-        if not self.condition(node.test, scope, ((0, 0), EXCEPTION)):
+        if self.condition(node.test, scope, ((0, 0), EXCEPTION)):
+            return
+        if not isinstance(node.test, ast.Constant) and self.world.harmless(scope.path, node):
+            # of shapes and sizes, mostly, which are those of the stand-ins here
+            self.world.assume(f"the assertion in line {node.lineno} holds")
+        else:
             raise UserError(AssertionError("assertion of the program"), scope.path, node.lineno, made_here=True)
 
     def do_Global(self, node: ast.Global, scope: Scope) -> None:

@@ -89,6 +89,8 @@ class Surroundings:
         self.infinite: list[tuple[str, int]] = []
         self.floats = 0
         self.passes = 0
+        #: the lines of the statement that runs, without those of the statements in it
+        self.span = (0, 0)
         self.autocast_dtypes: dict[str, torch.dtype] = {}
         self.tests_losses = False
         self.divided = 0
@@ -131,6 +133,7 @@ class Surroundings:
                 last = max(node.lineno, body[0].lineno - 1)
         else:
             last = node.end_lineno or node.lineno
+        self.span = (node.lineno, last)
         for line in range(node.lineno, last + 1):
             self.executed.add((path, line))
 
@@ -214,14 +217,16 @@ class Surroundings:
         return due
 
     def observe(self, value: object) -> None:
-        """Keep the numbers that the flagged lines produce."""
-        if not self.plan.flagged(self.path, self.line) or len(self.observed) > 500:
+        """Keep the numbers that the flagged statements produce."""
+        lines = [self.line, *range(self.span[0], self.span[1] + 1)]
+        line = next((line for line in lines if self.plan.flagged(self.path, line)), None)
+        if line is None or len(self.observed) > 500:
             return
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, Tensor) and item.numel() <= 64:
-                self.observed.extend((self.path, self.line, v) for v in item.detach().double().reshape(-1).tolist())
+                self.observed.extend((self.path, line, v) for v in item.detach().double().reshape(-1).tolist())
             elif isinstance(item, float):
-                self.observed.append((self.path, self.line, item))
+                self.observed.append((self.path, line, item))
 
     # what the layers above define, and this one needs
 
