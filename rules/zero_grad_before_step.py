@@ -102,6 +102,9 @@ class ZeroGradBeforeStep(Rule):
                 step = _emptied_step(trace, position, optimizer)
                 if step is None or step.scaler is not gradients.scaler or _used(trace, position, optimizer, gradients):
                     continue
+                if gradients.kind == "L" and step.loops != event.loops:
+                    # a complete skip; whether that step is reached after it is not known
+                    continue
                 if _filled_on_another_path(unit, event, step):
                     continue
                 yield Fault(

@@ -317,7 +317,7 @@ class Writer:
             head = flat("from contextlib import nullcontext", "", *head)
         head.append(Line(""))
         body, drive = getattr(self, f"_{plan.shape}")()
-        return Program(head + body, plan.flags, drive, plan.window != "none")
+        return Program(head + body, plan.flags, drive, plan.accumulate if plan.window != "none" else 0)
 
     def _constant(self) -> Block:
         return flat(f"accumulate = {self.plan.accumulate}") if self.plan.window != "none" else []

@@ -13,7 +13,7 @@ _GUARD = re.compile(r"^if ")
 
 def mutated(program: Program, rng: random.Random, times: int) -> Program:
     """The program after some mutations; they are noted in it."""
-    found = Program(copied(program.body), program.flags, program.drive, program.windowed)
+    found = Program(copied(program.body), program.flags, program.drive, program.window)
     for _ in range(times):
         for _ in range(10):
             mutation = rng.choice(_MUTATIONS)

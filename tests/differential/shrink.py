@@ -36,4 +36,4 @@ def _smaller(program: Program) -> Iterator[Program]:
                 block[index : index + 1] = node.parts[0][1]
             else:
                 continue
-            yield Program(body, program.flags, program.drive, program.windowed, program.note)
+            yield Program(body, program.flags, program.drive, program.window, program.note)

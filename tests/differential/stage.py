@@ -48,7 +48,7 @@ class Variant:
     overflow   (number, index of an optimizer): in so many-th backward that reaches it one of its gradients becomes
                infinite, if it is scaled
     growth     the scale doubles at every update
-    surprise   number of the condition on measured values that turns out the other way
+    surprise   number of the condition on measured values that turns out the other way, with those that repeat it
     moving     optimizers change the weights, and forwards are checked for stale copies of them
     batches    so many more batches than usual
     small      the gradients are so small that no clip changes them, unless they are scaled
@@ -115,6 +115,8 @@ class _Run:
         self.moved = False
         self.backwards: dict[int, int] = {}
         self.surprises = 0
+        #: the condition that turned out the other way, and after which backward
+        self.surprised: tuple[str, int] | None = None
 
     def gradients(self) -> list[Vector | None]:
         return [_gradients(o) for o in self.optimizers]
@@ -131,18 +133,21 @@ class _Run:
     def index(self, optimizer: object) -> int | None:
         return next((i for i, known in enumerate(self.optimizers) if known is optimizer), None)
 
-    def decide(self, line: int, measured: bool, outcome: object) -> bool:
+    def decide(self, line: int, measured: str, outcome: object) -> bool:
         """The outcome of a condition of the program."""
         log = self.log.decisions
         if len(log) > MAX_DECISIONS:
             raise Runaway
         taken = bool(outcome)
-        self.log.measured = self.log.measured or measured
+        self.log.measured = self.log.measured or bool(measured)
         if self.decided is not None and len(log) < len(self.decided):
             taken = self.decided[len(log)][1]
         elif measured and self.variant.surprise is not None:
             self.surprises += 1
+            now = (measured, sum(h.kind == "backward" for h in self.log.happened))
             if self.surprises == self.variant.surprise:
+                self.surprised = now
+            if self.surprised == now:
                 taken = not taken
         log.append((line, taken))
         return taken
@@ -389,7 +394,7 @@ class _Instrument(ast.NodeTransformer):
     def _test(self, node: ast.If | ast.While) -> ast.AST:
         self.generic_visit(node)
         text = ast.unparse(node.test)
-        measured = any(word in text for word in MEASURED)
+        measured = text if any(word in text for word in MEASURED) else ""
         call = ast.Call(
             ast.Name("__decide__", ast.Load()), [ast.Constant(node.lineno), ast.Constant(measured), node.test], []
         )
@@ -476,7 +481,7 @@ def batches(count: int, small: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(1)
     return [
-        (torch.randn(2, 3, generator=generator), 8 * torch.randn(2, 1, generator=generator).sign()) for _ in range(6)
+        (torch.randn(2, 3, generator=generator), 8 * torch.randn(2, 1, generator=generator).sign()) for _ in range(8)
     ]
 
 

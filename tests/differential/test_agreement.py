@@ -31,11 +31,11 @@ for i, (x, y) in enumerate(loader):
 """
 
 
-def truth(*body: str, windowed: bool = False) -> Truth:
+def truth(*body: str, window: int = 0) -> Truth:
     """What is wrong in a loop with this body."""
     lines = [Line(line) for line in [*HEAD.splitlines(), *("    " + line for line in body)]]
     with staged():
-        return truth_of(Program(list(lines), windowed=windowed))
+        return truth_of(Program(list(lines), window=window))
 
 
 def answers(found: Truth) -> set[tuple[str, int]]:
@@ -101,7 +101,7 @@ def test_an_update_inside_a_window_shows_where_torch_raises() -> None:
         "    scaler.step(optimizer)",
         "    optimizer.zero_grad()",
         "scaler.update()",
-        windowed=True,
+        window=2,
     )
     assert ("AMP301", 7) in answers(early)
 

@@ -35,13 +35,18 @@ class Program:
     body: Block
     flags: tuple[str, ...] = ()
     drive: str = ""
-    windowed: bool = False
+    #: length of an accumulation window, 0 where there is none
+    window: int = 0
     note: list[str] = field(default_factory=list)
 
     @property
+    def windowed(self) -> bool:
+        return self.window > 0
+
+    @property
     def batches(self) -> int:
-        """How many batches show all that the program does: two windows, or some rounds."""
-        return 6 if self.windowed else 3
+        """How many batches show all that the program does: two windows and more, or some rounds."""
+        return max(6, 2 * self.window) if self.window else 3
 
     @property
     def source(self) -> str:

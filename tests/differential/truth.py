@@ -28,14 +28,6 @@ TOLERANCE = 1e-3
 
 NOMINAL = Variant("nominal")
 GROWTH = Variant("growth", growth=True)
-OVERFLOWS = tuple(
-    Variant(f"overflow@{number}/{index}", overflow=(number, index))
-    for number, index in ((1, 0), (2, 0), (1, 1), (1, 2))
-)
-SHORTER = (
-    Variant("shorter", batches=-1),
-    *(Variant(f"shorter, overflow@5/{index}", batches=-1, overflow=(5, index)) for index in (0, 1, 2)),
-)
 SURPRISES = tuple(Variant(f"surprise@{number}", surprise=number) for number in (1, 3))
 MOVING = Variant("moving", moving=True)
 SMALL = Variant("small gradients", small=True)
@@ -159,14 +151,14 @@ def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
         yield GROWTH
         if any(h.kind == "clip" for h in log.happened):
             yield SMALL
-        yield OVERFLOWS[0]
-        if any(len(h.before) > 1 for h in log.happened):
-            yield OVERFLOWS[2]
-            yield from OVERFLOWS[3:] if any(len(h.before) > 2 for h in log.happened) else ()
-        elif stage.program.windowed:
-            yield OVERFLOWS[1]
-        if "len(loader)" in source or "(i + 1) % " in source:
-            yield from SHORTER[: 1 + max(len(h.before) for h in log.happened)]
+        count = max(len(h.before) for h in log.happened)
+        yield from (overflow(1, index) for index in range(count))
+        if stage.program.windowed:
+            yield from (overflow(2, index) for index in range(count))
+        if "len(loader)" in source or " != 0:" in source:
+            yield Variant("shorter", batches=-1)
+            last = stage.program.batches - 1
+            yield from (Variant(f"shorter, overflow@{last}/{i}", (last, i), batches=-1) for i in range(count))
     if log.measured:
         yield from SURPRISES
     if any(h.kind in ("step", "opt_step") and h.autocast for h in log.happened):
@@ -184,6 +176,11 @@ def _states(log: Log, circumstances: str) -> Iterator[Observed]:
     for h in log.happened:
         if h.kind == "backward" and h.autocast:
             yield Observed("backward under autocast", h.lines, _answers(("AMP101",), h.lines), circumstances)
+
+
+def overflow(number: int, index: int) -> Variant:
+    """An overflow of one optimizer."""
+    return Variant(f"overflow@{number}/{index}", overflow=(number, index))
 
 
 def _stale(log: Log, circumstances: str) -> Iterator[Observed]:
