@@ -80,8 +80,8 @@ class StepBypassesScaler(Rule):
     container is followed only while it can be told apart from the others.
 
     ## Fix safety
-    Unsafe: `optimizer.step()` becomes `scaler.step(optimizer)`. From then on steps can be skipped, and arguments such
-    as a closure are no longer possible.
+    Unsafe: `optimizer.step()` becomes `scaler.step(optimizer)`, with `scaler.update()` behind it where there is none.
+    From then on steps can be skipped, and arguments such as a closure are no longer possible.
 
     ## How it is confirmed
     The gradients seen inside `optimizer.step` are S times those of a run with a disabled scaler. After `unscale_` the
@@ -176,5 +176,7 @@ def _fix(unit: Unit, trace: Trace, event: Event, scaler: Scaler) -> FixPlan | No
         or argument_text(event.site)
     ):
         return None
-    change = Change("replace", event.site, f"{name}.step({optimizer})")
-    return FixPlan("unsafe", f"step through {name}", (change,))
+    changes = [Change("replace", event.site, f"{name}.step({optimizer})")]
+    if not any(e.kind == "update" and e.scaler is scaler for e in trace.events):
+        changes.append(Change("insert-after", event.site, f"{name}.update()"))
+    return FixPlan("unsafe", f"step through {name}", tuple(changes))
