@@ -102,6 +102,7 @@ class SkippedUpdate(Rule):
     severity = Severity.ERROR
     needles = ((b"unscale_", b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     confirmed_by = "raise"
+    yields_to = ("AMP302",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
