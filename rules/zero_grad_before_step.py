@@ -150,7 +150,7 @@ def _emptied_step(trace: Trace, position: int, optimizer: Value | None) -> Event
         if later.kind == "backward" and optimizer in later.before:
             return None
         if later.kind == "step" and later.optimizer is optimizer:
-            unscaled = later.state.unscaled if later.state.kind == "U" else None
+            unscaled = later.state.unscaled if later.state.kind in ("U", "L") else None
             empty = later.state.kind == "N" or (unscaled is not None and unscaled.index > trace.events[position].index)
             return later if empty else None
     return None

@@ -481,9 +481,8 @@ class Executor:
         state.trace = (state.trace, event)
         met = tuple((o, g.kind, g.maybe, g.stale is None, g.leftover, g.window > 1) for o, g in known.items())
         caller = id(state.calls[-1].node) if state.calls else None
-        self.observe(
-            (kind, id(site.node), caller, met, fields.get("stage"), tuple(r.context for r in state.regions)), state
-        )
+        torch_knows = (fields.get("stage"), details.get("checked"))
+        self.observe((kind, id(site.node), caller, met, torch_knows, tuple(r.context for r in state.regions)), state)
         if (
             kind in _PENDING_EVENTS
             or (kind == "load_state" and "scaler" in fields)

@@ -84,6 +84,10 @@ def compare(truth: Truth, findings: list[Reported]) -> Agreement:
     agreement = Agreement()
     for fault in distinct(truth.roots):
         found = next((finding for finding in findings if finding.answers(fault.answers)), None)
+        if found is None and ("already been called" in fault.kind or "after step" in fault.kind):
+            # where update() and step() are exchanged, the update is what is reported
+            truth.go_on()
+            found = next((f for f in findings if f.code in ("AMP208", "AMP301") and f.answers(truth.possible)), None)
         grave = any(_SEVERITY[code] is Severity.ERROR for code, _ in fault.answers)
         agreement.faults += grave
         if found is not None:

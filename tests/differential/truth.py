@@ -289,6 +289,9 @@ class Reading:
                     answers |= _answers(("AMP209",), e.lines)
         if h.kind == "update":
             answers |= _answers(("AMP206", "AMP208", "AMP301", "AMP304"), h.lines)
+            others = {e.scaler for e in self.happened[:at] if e.scaler is not None} - {h.scaler}
+            if any(self.stage(at, other, o) != "ready" for other in others for o in optimizers):
+                answers |= _answers(("AMP216",), h.lines)
         if h.kind == "step" and "already" in h.failed:
             answers |= _answers(("AMP205",), h.lines)
         if h.optimizer is not None:
