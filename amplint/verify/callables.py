@@ -170,6 +170,12 @@ class Callables(Operations):
         values = [*args, *keywords.values()]
         self.observe(values)
         name = unknown.name
+        given = self.parameters_in([v for v in values if isinstance(v, list | tuple | nn.Module)])
+        if given and re.search(r"clip", name, re.I):
+            self.assume(f"{unknown.label}() clips like clip_grad_norm_")
+            return self.call_library("torch.nn.utils.clip_grad_norm_", [given, 1.0], {})
+        if given and self.plan.flagged(self.path, self.line):
+            self.outside.append(unknown.label)
         if unknown.label in PICKLING and args:
             self.save(args[:1], {})
             return Unknown(f"{unknown.label}()")

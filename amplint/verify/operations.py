@@ -357,7 +357,7 @@ class Operations(Surroundings):
                 assert parameter.grad is not None
                 # later ones go against the sign of the gradient: a clip by value would make it what it was
                 sign = 1.0 if self.run.overflow_at == 1 else -float(parameter.grad.view(-1)[0])
-                parameter.grad.view(-1)[0] = math.copysign(math.inf, sign)
+                parameter.grad.view(-1)[0] = math.nan if self.run.nan else math.copysign(math.inf, sign)
         self.ledger.injected.append(self.ledger.backwards)
 
     # ------------------------------------------------------------- iteration

@@ -33,6 +33,7 @@ CONDITIONS = (
     Run("growing scale", growth=True),
     Run("scalers at different scales", apart=True),
     Run("a loss that is not finite", bad_loss_at=2),
+    Run("NaN at micro-batch 2", overflow_at=2, nan=True),
 )
 HALF = Run("fp16 gradients", half_grads=True, scale=65536.0, gain=16.0)
 TOLERANCE = 1e-4
@@ -208,6 +209,7 @@ class Case:
                 name="reference",
                 scaled=False,
                 overflow_at=0,
+                nan=False,
                 growth=False,
                 apart=False,
                 half_grads=False,
@@ -354,6 +356,8 @@ def by_gradients(
             return Judgement("confirmed", figure, run.name, general=True)
     for run in conditions:
         if run.bad_loss_at and not case.run(PLAIN[0]).world.tests_losses:
+            continue
+        if run.nan and not case.stage.asks_for_nan:
             continue
         figure = compare_with_reference(case, run)
         if figure is not None:

@@ -134,6 +134,8 @@ class Stage:
             )
         }
         whole = "\n".join(replay.files.values())
+        #: NaN and infinity differ for a program that asks for one of them
+        self.asks_for_nan = "nan" in whole
         #: a scaler class from outside of torch and of the files at hand, where no other is made
         self.foreign_scaler = None if TORCH_SCALER.search(whole) else self._foreign_scaler()
         #: no update() in sight: the caller's business, unless its absence is the fault

@@ -31,6 +31,7 @@ class Run:
     scale         initial scale where the program names none
     gain          factor on all gradients, to lie above or below clipping limits
     overflow_at   number of the backward whose gradients get an infinity, 0 for none
+    nan           the infinity is NaN instead
     growth        every successful step doubles the scale (growth_interval 1)
     half_grads    gradients are rounded to fp16, so large scales overflow
     autocast      regions are entered for real, on the CPU
@@ -54,6 +55,7 @@ class Run:
     scale: float = 1024.0
     gain: float = 64.0
     overflow_at: int = 0
+    nan: bool = False
     growth: bool = False
     half_grads: bool = False
     autocast: bool = False

@@ -257,14 +257,15 @@ class TorchLibrary(Members):
                 raise self.fail(error) from error
             if "unsafe to autocast" in str(error):
                 self.ledger.note("refused", text=str(error).strip().splitlines()[0])
-            self._refused(error, values)
+            self._refused(error, [*values, *named.values()])
             return self.mixed(name, args, keywords)
         return self._checked(name, result, values, named)
 
     def _refused(self, error: Exception, values: list[object]) -> None:
         """Keep what torch says to a 16-bit tensor on a flagged line."""
         self.see_clash(error, values)
-        half = any(t.dtype in (torch.float16, torch.bfloat16) for t in self._tensors(values))
+        kinds = [*(t.dtype for t in self._tensors(values)), *(v for v in values if isinstance(v, torch.dtype))]
+        half = torch.float16 in kinds or torch.bfloat16 in kinds
         if half and self.plan.flagged(self.path, self.line) and re.search(r"Half|BFloat16|overflow", str(error)):
             text = f"{type(error).__name__}: {error}".split("\n")[0][:140]
             self.refusals.append((self.path, self.line, text))
