@@ -135,6 +135,8 @@ class CheckpointWithoutScaler(Rule):
                 continue
             built = event.details["literal"]
             site = _literal(event) or event.site
+            if _asks_beside(site):
+                continue
             if built is None and id(function_of(site)) in functions:
                 # one file for each object: the function is the checkpoint
                 continue
@@ -153,6 +155,15 @@ class CheckpointWithoutScaler(Rule):
                 unit.confidence(step.scaler, step.optimizer),
                 _fix(unit, event, step),
             )
+
+
+_STATE_OF_SCALER = re.compile(r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(")
+
+
+def _asks_beside(site: Site) -> bool:
+    """Whether the function that puts a checkpoint together asks a scaler for its state as well, where there is one."""
+    function = function_of(site)
+    return function is not None and _STATE_OF_SCALER.search(site.module.segment(function)) is not None
 
 
 def _driven(unit: Unit) -> dict[Value, Event]:
