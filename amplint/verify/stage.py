@@ -380,7 +380,7 @@ def _has_bound(unknown: Unknown) -> bool:
 
 
 _LASTING = re.compile(
-    r"optim|scaler|sched|loader|args|cfg|config|device|criterion|writer|logger|param|opt(_|$|\d)|log$|history|path|folder"
+    r"optim|scaler|sched|loader|args|cfg|conf|settings|options|hparams|device|criterion|writer|logger|param|opt(_|$|\d)|log$|history|path|folder"
     r"|epoch|hook|callback|dataset|batches$|data$",
     re.I,
 )

@@ -283,7 +283,8 @@ class TorchLibrary(Members):
             parameters = list(self.parameters_in(given))
         values: list[Any] = []
         for value in args[1:]:
-            actual = self.actual(value)
+            # a limit is a number, whatever its name lets one think
+            actual = value if isinstance(value, Unknown) and value.bound is None else self.actual(value)
             values.append(
                 self.number(actual)
                 if isinstance(actual, Unknown)
@@ -294,7 +295,7 @@ class TorchLibrary(Members):
         named: dict[str, Any] = {}
         for key, value in keywords.items():
             if key not in ("parameters", "tensors"):
-                actual = self.actual(value)
+                actual = value if isinstance(value, Unknown) and value.bound is None else self.actual(value)
                 named[key] = self.number(actual) if isinstance(actual, Unknown) else actual
         if named.get("max_norm", 0.0) is None or (values and values[0] is None):
             raise self.fail(TypeError("max_norm is None"))
