@@ -13,7 +13,7 @@ from amplint.config import ConfigError
 from amplint.suppress import Suppressed
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
+    from amplint.run import Run
 
 VERSION = 1
 

@@ -20,7 +20,7 @@ from amplint.source import NEWLINE, SourceError, SourceModule, lines_of
 from amplint.suppress import UNUSED
 
 if TYPE_CHECKING:
-    from amplint.engine import Run, Sources
+    from amplint.run import Run, Sources
 
 #: rounds of fixing and checking; more mean that fixes undo each other
 MAX_ROUNDS = 20

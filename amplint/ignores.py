@@ -6,12 +6,12 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from amplint.engine import OWN_RULES
 from amplint.finding import Edit, Finding, Place
 from amplint.fix import apply_edits
+from amplint.plan import OWN_RULES
 
 if TYPE_CHECKING:
-    from amplint.engine import Run, Sources
+    from amplint.run import Run, Sources
 
 _DIRECTIVE = re.compile(r"#\s*amplint:\s*ignore\s*\[([^\]]*)\]")
 

@@ -15,11 +15,11 @@ from pygls.uris import from_fs_path
 from pygls.workspace import PositionCodec
 
 from amplint import pages, registry
-from amplint.engine import Run
 from amplint.finding import Edit, Finding, Place, Severity
 from amplint.fix import attempt
 from amplint.ignores import ignore_edit
 from amplint.report.full import printable
+from amplint.run import Run
 from amplint.source import NEWLINE, SourceModule
 
 SOURCE = "amplint"

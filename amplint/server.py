@@ -32,10 +32,12 @@ from pygls.workspace import TextDocument
 import amplint
 from amplint import target
 from amplint.config import KEYS, ConfigError, Configuration, Selection, settings_from
-from amplint.engine import UNREADABLE, Run, check
+from amplint.engine import check
 from amplint.files import SUFFIXES
 from amplint.fix import fix_all
+from amplint.found import UNREADABLE
 from amplint.lsp import FIX_ALL, FIX_ALL_OF_NOTEBOOK, Documents, View
+from amplint.run import Run
 from amplint.source import lines_of
 
 #: the notebooks that are checked, and the cells of them that editors need to send

@@ -17,9 +17,9 @@ from amplint.terminal import INTERRUPTED, Failure, Progress, say, use_color
 
 if TYPE_CHECKING:
     from amplint.config import Configuration
-    from amplint.engine import Run
     from amplint.finding import Finding
     from amplint.fix import Fixed
+    from amplint.run import Run
 
 #: what a first argument that is no path may have been meant to be
 COMMANDS = ("check", "verify", "explain", "rules", "config-schema", "server")

@@ -13,8 +13,8 @@ from amplint.config import ConfigError
 from amplint.source import SourceError, SourceModule
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
     from amplint.finding import Finding
+    from amplint.run import Run
 
 Lines = set[tuple[int | None, int]]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from conftest import CLIPPED, Amplint
 
-from amplint import analysis, cache, engine
+from amplint import analysis, cache, jobs
 from amplint.config import Settings
-from amplint.engine import Run, check
+from amplint.engine import check
+from amplint.run import Run
 
 CLIP = "        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
 PROGRAM = CLIPPED.replace(
@@ -27,13 +28,13 @@ MAIN = "from tools.clips import limit\n" + PROGRAM.replace(CLIP, "        limit(
 @pytest.fixture
 def analysed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are really analysed, as they are."""
-    real, seen = engine._analyse, []
+    real, seen = jobs.analyse_job, []
 
-    def counted(job: engine._Job) -> engine._Result:
+    def counted(job: jobs.Job) -> jobs.Result:
         seen.append(job.file.display)
         return real(job)
 
-    monkeypatch.setattr(engine, "_analyse", counted)
+    monkeypatch.setattr(jobs, "analyse_job", counted)
     return seen
 
 
@@ -211,10 +212,10 @@ def test_fixes_see_the_text_as_it_is(project: Path, amplint: Amplint) -> None:
 
 
 def test_results_of_worker_processes_are_kept(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "MIN_PARALLEL_FILES", 1)
-    monkeypatch.setattr(engine, "MIN_PARALLEL_BYTES", 1)
+    monkeypatch.setattr(jobs, "MIN_PARALLEL_FILES", 1)
+    monkeypatch.setattr(jobs, "MIN_PARALLEL_BYTES", 1)
     first = check([Path()], Settings(), jobs=2, caching=True)
-    monkeypatch.setattr(engine, "_analyse", None)
+    monkeypatch.setattr(jobs, "analyse_job", None)
     assert said(check([Path()], Settings(), caching=True)) == said(first)
 
 

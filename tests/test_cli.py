@@ -18,7 +18,7 @@ from click.shell_completion import BashComplete
 from conftest import CLIP_LINE, CLIPPED, Amplint, notebook, stand_in
 
 import amplint as package
-from amplint import analysis, engine, registry
+from amplint import analysis, jobs, registry
 from amplint.cli import cli
 from amplint.terminal import Progress
 
@@ -547,7 +547,7 @@ def test_bash_loads_the_completion() -> None:
 @pytest.fixture
 def eager_to_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes are used however small the files are."""
-    monkeypatch.setattr(engine, "MIN_PARALLEL_BYTES", 0)
+    monkeypatch.setattr(jobs, "MIN_PARALLEL_BYTES", 0)
 
 
 @pytest.mark.usefixtures("fake_analysis", "eager_to_fork")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amplint import registry
-from amplint.engine import OWN_RULES
+from amplint.plan import OWN_RULES
 from amplint.rule import Rule
 from amplint.screen import Screen
 

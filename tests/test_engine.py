@@ -14,9 +14,10 @@ import pytest
 
 from amplint import analysis, registry
 from amplint.config import Settings
-from amplint.engine import Run, check
+from amplint.engine import check
 from amplint.finding import Confidence
 from amplint.rule import Fault, Rule, Site
+from amplint.run import Run
 from amplint.source import SourceModule
 
 NEEDLES = "# scaler.scale(clip_grad_norm_, autocast, .update(), .step(optimizer), unscale_, backward()\n"

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import pytest
 
 from amplint.config import Settings
-from amplint.engine import Run, check
+from amplint.engine import check
 from amplint.finding import Severity
 from amplint.fix import fix_all, is_applicable
+from amplint.run import Run
 from amplint.target import NEWEST, asked_for
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from amplint.config import Settings
-from amplint.engine import Run, check
+from amplint.engine import check
 from amplint.finding import Severity
 from amplint.neighbours import MAX_CALLERS, Neighbours
 from amplint.project import Project
+from amplint.run import Run
 
 STEP = """
 import torch

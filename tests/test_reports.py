@@ -15,10 +15,10 @@ import pytest
 from conftest import CLIPPED, Amplint, notebook
 
 from amplint.config import Settings
-from amplint.engine import InternalError, Run, Sources
 from amplint.files import SourceFile
 from amplint.finding import Confidence, Edit, Finding, Fix, Place, Severity, Step, Verdict
 from amplint.report import FORMATS, Options, render
+from amplint.run import InternalError, Run, Sources
 from amplint.suppress import Suppressed
 
 SOURCE = 'scaler.scale(loss).backward()\n\n\n\n\nclip("é", 1)\nscaler.step(optimizer)\n'

@@ -14,8 +14,9 @@ import pytest
 
 from amplint import registry
 from amplint.config import Settings
-from amplint.engine import OWN_RULES, check
+from amplint.engine import check
 from amplint.finding import Finding, Severity
+from amplint.plan import OWN_RULES
 from amplint.rule import Rule
 from amplint.target import NEWEST, asked_for
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from amplint.finding import Place, Severity
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
+    from amplint.run import Run
 
 #: format names, and whether a program reads them (then nothing else may be written beside them)
 FORMATS: Mapping[str, bool] = {

@@ -11,7 +11,7 @@ from amplint.finding import Finding, Place, Severity
 from amplint.report import Options, summary, where
 
 if TYPE_CHECKING:
-    from amplint.engine import Run, Sources
+    from amplint.run import Run, Sources
 
 COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 #: lines between two labelled ones that are shown rather than left out

@@ -12,7 +12,7 @@ from amplint.report.full import verdict_line
 from amplint.report.markdown import table
 
 if TYPE_CHECKING:
-    from amplint.engine import Run, Sources
+    from amplint.run import Run, Sources
 
 #: GitHub shows ten annotations of a level per step, and drops the others in silence
 MAX_PER_LEVEL = 10

@@ -12,7 +12,7 @@ from amplint.report import Options
 from amplint.report.full import verdict_line
 
 if TYPE_CHECKING:
-    from amplint.engine import Run, Sources
+    from amplint.run import Run, Sources
 
 SEVERITIES = {Severity.ERROR: "major", Severity.WARNING: "minor", Severity.INFO: "info"}
 

@@ -10,7 +10,7 @@ from amplint.finding import Finding, Fix, Place, Verdict
 from amplint.report import Options
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
+    from amplint.run import Run
 
 VERSION = 1
 

@@ -12,7 +12,7 @@ from amplint.report import Options, where
 from amplint.report.full import verdict_line
 
 if TYPE_CHECKING:
-    from amplint.engine import InternalError, Run
+    from amplint.run import InternalError, Run
 
 #: characters that XML 1.0 cannot hold, in any notation
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

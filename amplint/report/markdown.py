@@ -11,7 +11,7 @@ from amplint.report import Options, summary, where
 from amplint.report.full import printable, verdict_line
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
+    from amplint.run import Run
 
 
 def render(run: Run, stream: TextIO, options: Options) -> None:

@@ -10,7 +10,7 @@ from amplint.report import Options
 from amplint.report.full import verdict_line
 
 if TYPE_CHECKING:
-    from amplint.engine import Run, Sources
+    from amplint.run import Run, Sources
 
 
 def render(run: Run, stream: TextIO, options: Options) -> None:

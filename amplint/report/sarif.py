@@ -16,7 +16,7 @@ from amplint.report.json import verdict_dict
 from amplint.suppress import Suppressed
 
 if TYPE_CHECKING:
-    from amplint.engine import Run, Sources
+    from amplint.run import Run, Sources
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 HOME = "https://amplint.readthedocs.io/"

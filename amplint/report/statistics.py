@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from amplint.report import Options, summary
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
+    from amplint.run import Run
 
 
 def render(run: Run, stream: TextIO, options: Options) -> None:

@@ -18,7 +18,7 @@ from amplint.verify.replay import Replay
 from amplint.verify.texts import Change, apply_edits, header_end, moved, statement_end, without_statement
 
 if TYPE_CHECKING:
-    from amplint.engine import Run
+    from amplint.run import Run
 
 INTERRUPTED = "interrupted before it was verified"
 #: rules whose faults change gradients, or end a training step with an exception

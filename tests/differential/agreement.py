@@ -8,8 +8,8 @@ from pathlib import Path
 
 from amplint import registry
 from amplint.analysis import analyse
-from amplint.engine import OWN_RULES
 from amplint.finding import Severity
+from amplint.plan import OWN_RULES
 from amplint.project import Project
 from amplint.screen import Screen
 from amplint.source import SourceModule

@@ -1,0 +1,184 @@
+"""Deciding what to analyse: what governs a file, which rules may speak there, and who calls into it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amplint import registry, suppress
+from amplint.config import Configuration, Settings
+from amplint.files import SourceFile, display_path, project_files
+from amplint.finding import Finding
+from amplint.found import UNREADABLE, unreadable_finding
+from amplint.jobs import Job, project_of
+from amplint.screen import Screen
+from amplint.source import SourceError, SourceModule
+from amplint.target import target_of
+from amplint.torch_facts import in_range
+
+if TYPE_CHECKING:
+    from amplint.neighbours import Neighbours
+    from amplint.project import Project
+
+
+#: rules that the engine itself speaks for; they have no part in the analysis
+OWN_RULES = frozenset({suppress.UNUSED, UNREADABLE})
+#: in a project whose folders hold more names than this, nobody looks for a file's callers
+MAX_NAMES = 30_000
+
+
+@dataclass(slots=True)
+class Plan:
+    """A file of the run, what governs it, and whether it must be analysed."""
+
+    file: SourceFile
+    settings: Settings
+    target: str
+    governing: Governing
+    job: Job | None = None
+    size: int = 0
+    data: str = ""
+    has_directives: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def codes(self) -> frozenset[str]:
+        return self.governing.codes
+
+    @property
+    def root(self) -> Path:
+        """The root of the project that the file belongs to."""
+        return project_of(self.file.path, self.settings, observed=False).root
+
+
+@dataclass(frozen=True, slots=True)
+class Governing:
+    """The codes that run on a file, the screen for those among them that analyse it, the screen for those that may
+    find the rest of their needles in the files it imports, and the screen that says whether the file must be Python
+    even so."""
+
+    codes: frozenset[str]
+    screen: Screen
+    near: Screen
+    parsing: Screen
+
+
+@cache
+def _governing(settings: Settings, target: str, ignored: frozenset[str]) -> Governing:
+    rules = [r for r in settings.enabled_rules() if r.code not in ignored and in_range(target, r.torch)]
+    analysing = [rule for rule in rules if rule.code not in OWN_RULES]
+    # where no rule is left that needs a tree, unreadable files are still those that some rule would look at
+    parsing = [] if analysing else [rule for rule in registry.all_rules() if rule.code not in OWN_RULES]
+    near = Screen(analysing, near=True)
+    return Governing(frozenset(rule.code for rule in rules), Screen(analysing), near, Screen(parsing))
+
+
+class Surroundings:
+    """The projects around the files of a run, and who calls whom there."""
+
+    def __init__(self, configuration: Configuration, contents: Mapping[Path, bytes], base: Path) -> None:
+        self._configuration = configuration
+        self._contents = contents
+        self.base = base
+        self._neighbours: dict[Path, Neighbours] = {}
+
+    def of(self, file: Path, settings: Settings) -> Neighbours:
+        """The neighbours in the project of a file."""
+        from amplint.neighbours import Neighbours
+
+        project = project_of(file, settings, observed=False)
+        known = self._neighbours.get(project.root)
+        if known is None:
+            files = partial(self._files, project)
+            known = self._neighbours[project.root] = Neighbours(project, files, self._contents)
+        return known
+
+    def _files(self, project: Project) -> list[Path]:
+        """What a run over the whole project would look at, files that are not saved yet included."""
+        files = project_files(project.root, self._configuration.for_folder, MAX_NAMES)
+        return sorted({*files, *(path for path in self._contents if project.root in path.parents)})
+
+    def callers_of(self, plans: Sequence[Plan], paths: Sequence[Path]) -> list[SourceFile]:
+        """The files outside of the run that call into one of its files: what is wrong there may show only from them."""
+        given = [Path(os.path.abspath(self.base / path)) for path in paths]
+        known = {plan.file.path for plan in plans}
+        found: dict[Path, SourceFile] = {}
+        for plan in plans:
+            if any(plan.root.is_relative_to(path) for path in given):
+                continue
+            for caller in self.of(plan.file.path, plan.settings).callers(plan.file.path):
+                if caller not in known:
+                    found[caller] = SourceFile(caller, display_path(caller, self.base))
+        return [found[path] for path in sorted(found)]
+
+    def is_called_from(self, plan: Plan, origin: Path | None) -> bool:
+        """Whether what is found in a file counts when execution came from `origin`."""
+        if origin is None or origin == plan.file.path:
+            return True
+        return origin in self.of(plan.file.path, plan.settings).callers(plan.file.path)
+
+
+def plan_file(
+    file: SourceFile,
+    configuration: Configuration,
+    contents: Mapping[Path, bytes],
+    around: Surroundings,
+    observed: bool,
+) -> Plan:
+    """Read and screen one file; findings about the file itself are entered at once."""
+    folder = file.path.parent
+    settings = configuration.for_folder(folder)
+    target = target_of(folder, settings.torch)
+    ignored = settings.ignored_in(display_path(file.path, settings.root))
+    plan = Plan(file, settings, target, _governing(settings, target, ignored))
+    try:
+        data = contents[file.path] if file.path in contents else file.path.read_bytes()
+    except OSError as error:
+        _unreadable(plan, SourceError(f"cannot be read: {error.strerror or error}"))
+        return plan
+    is_notebook = file.display.endswith(".ipynb")
+    hits = plan.governing.screen.rules_for(data, is_notebook)
+    half = [rule for rule in plan.governing.near.rules_for(data, is_notebook) if rule not in hits]
+    if half:
+        neighbours = around.of(file.path, settings)
+        reach = b"\n".join((data, *(neighbours.text(other) for other in neighbours.imported(file.path))))
+        hits = (*hits, *Screen(half).rules_for(reach, is_notebook))
+    plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
+    if hits:
+        plan.job = Job(file, tuple(rule.code for rule in hits), target, settings, contents, observed)
+        plan.size = len(data)
+        plan.data = hashlib.sha256(data).hexdigest() if observed else ""
+        return plan
+    must_parse = file.named or plan.has_directives or plan.governing.parsing.rules_for(data, is_notebook)
+    if UNREADABLE in plan.codes and must_parse:
+        broken = _syntax_error(data, file.display)
+        if broken is not None:
+            _unreadable(plan, broken)
+    return plan
+
+
+def _syntax_error(data: bytes, display: str) -> SourceError | None:
+    """Why a file that no rule needs a tree of is not Python; CPython's parser is asked first, being fast."""
+    try:
+        module = SourceModule.from_bytes(data, display)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse(module.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            module.tree  # noqa: B018 - it may be Python of another version than the one that runs
+    except SourceError as error:
+        return error
+    return None
+
+
+def _unreadable(plan: Plan, error: SourceError) -> None:
+    if UNREADABLE in plan.codes:
+        plan.findings.append(unreadable_finding(plan.file.display, error))
