@@ -142,11 +142,11 @@ def _mixes(backward: Event, event: Event) -> bool:
 
 
 def _fix(unit: Unit, first: Event, second: Event) -> FixPlan | None:
-    """Remove the second call, where no path reaches it with gradients that are still scaled."""
+    """Remove the second call, where every path reaches it with gradients that are unscaled."""
     if first.site.identity == second.site.identity or not same_function(first.site, second.site):
         return None
     if any(
-        e.stage == "ready" or e.stage == "?"
+        e.stage in ("ready", "?") or e.state.kind in ("S", "M", "?")
         for _, _, e in unit.events("unscale_")
         if e.site.identity == second.site.identity
     ):
