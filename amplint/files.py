@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import pathspec
 
@@ -65,14 +66,39 @@ def discover(
     return _without_second_names([found[path] for path in sorted(found)]), problems
 
 
+class _Listing(NamedTuple):
+    """The files of a project, with what they were listed by: settings, and when folders and ignore files changed."""
+
+    settings: Settings
+    stamps: dict[Path, int]
+    files: list[Path]
+
+
+#: by root; an editor asks again and again, and folders rarely change in between
+_listings: dict[Path, _Listing] = {}
+
+
 def project_files(root: Path, settings_of: SettingsOf, entries: int) -> list[Path]:
     """What a run over a whole project would look at; nothing where its folders hold more than `entries` names."""
-    files: list[Path] = []
-    for path in _walk(root, settings_of, root, [], entries):
-        if path is None:
-            return []
-        files.append(path)
-    return sorted(files)
+    settings = settings_of(root)
+    known = _listings.get(root)
+    if known is not None and known.settings == settings and all(_stamp(p) == when for p, when in known.stamps.items()):
+        return known.files
+    folders: list[Path] = []
+    files = list(_walk(root, settings_of, root, [], entries, folders))
+    if None in files:
+        files = []
+    stamps = {path: _stamp(path) for folder in folders for path in (folder, folder / ".gitignore")}
+    listing = _listings[root] = _Listing(settings, stamps, sorted(filter(None, files)))
+    return listing.files
+
+
+def _stamp(path: Path) -> int:
+    """When a file or folder last changed, in nanoseconds; 0 where there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _without_second_names(files: Sequence[SourceFile]) -> list[SourceFile]:
@@ -169,9 +195,14 @@ def _is_ignored(path: Path, is_folder: bool, ignore_files: Sequence[_IgnoreFile]
 
 
 def _walk(
-    top: Path, settings_of: SettingsOf, base: Path, problems: list[Unreadable], limit: int | None = None
+    top: Path,
+    settings_of: SettingsOf,
+    base: Path,
+    problems: list[Unreadable],
+    limit: int | None = None,
+    visited: list[Path] | None = None,
 ) -> Iterator[Path | None]:
-    """The files under a folder; None, and no more, once `limit` names have been read."""
+    """The files under a folder; None, and no more, once `limit` names have been read. `visited` gets the folders."""
     seen = 0
     above = _ignore_files_above(top)
     # a folder that is named is looked into though a pattern names it as well
@@ -179,6 +210,8 @@ def _walk(
     top_is_excluded = _is_excluded(top, True, settings_of(top))
     while stack:
         folder, ignore_files = stack.pop()
+        if visited is not None:
+            visited.append(folder)
         settings = settings_of(folder)
         try:
             with os.scandir(folder) as listing:

@@ -39,6 +39,10 @@ class _Import(NamedTuple):
     names: frozenset[str]
 
 
+#: the imports of files as they were when last read; an editor's runs follow each other closely
+_known_imports: dict[Path, tuple[tuple[int, int], list[_Import]]] = {}
+
+
 class Neighbours:
     """Who imports whom among the files that a run over the whole project would look at.
 
@@ -143,6 +147,19 @@ class Neighbours:
         return tuple(self._project.candidates(statement.importer, dotted, statement.level))
 
     def _statements(self, file: Path) -> list[_Import]:
+        if file in self._contents:
+            return self._parsed(file)
+        try:
+            status = os.stat(file)
+        except OSError:
+            return []
+        stamp = (status.st_mtime_ns, status.st_size)
+        known = _known_imports.get(file)
+        if known is None or known[0] != stamp:
+            known = _known_imports[file] = (stamp, self._parsed(file))
+        return known[1]
+
+    def _parsed(self, file: Path) -> list[_Import]:
         found: list[_Import] = []
         for match in _IMPORT.finditer(b"\n" + self.text(file)):
             if match["modules"] is not None:
