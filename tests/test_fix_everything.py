@@ -6,6 +6,7 @@ Everything happens in this process and in memory; a text is analysed once before
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -104,7 +105,7 @@ def test_all_fixes_of_a_fixture(file: Path) -> None:
     assert everything.applied >= safe.applied
     if not everything.applied:
         return
-    for way in STORAGES:
+    for way in STORAGES if "AMPLINT_ALL_FIXTURES" in os.environ else (STORAGES[BAD.index(file) % len(STORAGES)],):
         same = repaired(file.with_suffix(way.suffix), way.stored(text), unsafe=True)
         assert same.applied == everything.applied
         assert way.loaded(same.data) == way.spelled(everything.data.decode())
