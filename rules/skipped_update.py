@@ -108,28 +108,46 @@ class SkippedUpdate(Rule):
         """Yield the faults of one analysed module."""
         yield from _without_jump(unit)
         for trace, position, jump in unit.events("jump"):
-            for optimizer, gradients in jump.before.items():
-                start = _operation(trace, position, optimizer) if optimizer is not None else None
-                if gradients.maybe or optimizer is None or not _under_way(trace, position, gradients, start):
-                    continue
-                after = _next_operation(trace, position, optimizer, start)
-                if start is None or after is None or not passed_updates(unit, jump, start.scaler):
-                    continue
-                if any(counts_batches(atom) for atom in jump.assume.keys() - start.assume.keys()):
-                    # the boundary of a window
-                    continue
-                what = "unscaled" if start.kind == "unscale_" else "stepped"
-                yield Fault(
-                    jump.site,
-                    f"the optimizer is {what}, and update() is skipped",
-                    (
-                        (start.site, f"{what} here"),
-                        *unit.call_steps(jump),
-                        (after.site, "meets the optimizer in the middle of the last step"),
-                    ),
-                    unit.assumptions(jump),
-                    unit.confidence(start.scaler, optimizer),
-                )
+            caught = [
+                met
+                for optimizer, gradients in jump.before.items()
+                if optimizer is not None and (met := _left(unit, trace, position, optimizer, gradients)) is not None
+            ]
+            if not caught:
+                continue
+            start = caught[0][0]
+            what = "unscaled" if start.kind == "unscale_" else "stepped"
+            yield Fault(
+                jump.site,
+                f"the optimizer is {what}, and update() is skipped",
+                (
+                    (start.site, f"{what} here"),
+                    *unit.call_steps(jump),
+                    *((after.site, "meets the optimizer in the middle of the last step") for _, after in caught),
+                ),
+                unit.assumptions(jump),
+                unit.confidence(start.scaler, start.optimizer),
+            )
+
+
+def _left(
+    unit: Unit, trace: Trace, position: int, optimizer: Value, gradients: Gradients
+) -> tuple[Event, Event] | None:
+    """The operation that a jump leaves without its `update()`, and the later one that meets what it left."""
+    jump = trace.events[position]
+    start = _operation(trace, position, optimizer)
+    if start is None or gradients.maybe or not _under_way(trace, position, gradients, start):
+        return None
+    if not same_round(start, jump):
+        # an earlier batch has left the optimizer so, and whatever that is, this jump is not
+        return None
+    after = _next_operation(trace, position, optimizer, start)
+    if after is None or not passed_updates(unit, jump, start.scaler):
+        return None
+    if any(counts_batches(atom) for atom in jump.assume.keys() - start.assume.keys()):
+        # the boundary of a window
+        return None
+    return start, after
 
 
 def _without_jump(unit: Unit) -> Iterator[Fault]:
@@ -160,11 +178,11 @@ def _without_jump(unit: Unit) -> Iterator[Fault]:
         )
 
 
-def _under_way(trace: Trace, position: int, gradients: Gradients, start: Event | None) -> bool:
+def _under_way(trace: Trace, position: int, gradients: Gradients, start: Event) -> bool:
     """Whether a step has begun that only `update()` can end; to clear the gradients does not end it."""
     if gradients.kind in ("U", "T"):
         return True
-    if gradients.kind != "N" or start is None or start.kind != "unscale_":
+    if gradients.kind != "N" or start.kind != "unscale_":
         return False
     since = trace.events[:position]
     return not any(e.kind == "update" and e.scaler is start.scaler and e.index > start.index for e in since) and any(
@@ -180,11 +198,11 @@ def _operation(trace: Trace, position: int, optimizer: Value) -> Event | None:
     return None
 
 
-def _next_operation(trace: Trace, position: int, optimizer: Value, start: Event | None) -> Event | None:
+def _next_operation(trace: Trace, position: int, optimizer: Value, start: Event) -> Event | None:
     """The next operation on the optimizer, if a new backward and no `update()` comes before it."""
     begun = False
     for later in trace.events[position + 1 :]:
-        if start is None or (later.kind == "update" and later.scaler is start.scaler):
+        if later.kind == "update" and later.scaler is start.scaler:
             return None
         begun = begun or (later.kind == "backward" and optimizer in later.before)
         if later.optimizer is optimizer and later.kind in ("unscale_", "step") and later.scaler is start.scaler:

@@ -32,6 +32,8 @@ FILE = "<program>"
 #: conditions on what was measured; a variant may turn one of them around
 MEASURED = ("isfinite", "isnan", "norm", "get_scale")
 MAX_DECISIONS = 400
+#: brings gradients within every bound that a program clips to, unless they carry a scale
+SMALL = 2.0**-8
 _GRAD = re.compile(r"\.grad\b")
 
 Vector = list[float]
@@ -298,7 +300,7 @@ def _recording(base: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
 
 def _backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     happening = _run.record("backward")
-    _REAL_BACKWARD(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
+    _REAL_BACKWARD(tensor * SMALL if _run.variant.small else tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
     if _run.variant.overflow is not None and not _run.is_reference:
         _overflow(happening, *_run.variant.overflow)
     happening.after = _run.gradients()
@@ -449,7 +451,7 @@ class Stage:
         _run = run = _Run(variant, reference, tolerant)
         torch.default_generator.manual_seed(0)
         data = types.ModuleType("data")
-        data.loader = batches(self.program.batches + variant.batches, variant.small)  # type: ignore[attr-defined]
+        data.loader = _BATCHES[: self.program.batches + variant.batches]  # type: ignore[attr-defined]
         sys.modules["data"] = data
         arguments, sys.argv = sys.argv, ["train.py", *(f"--{name}" for name, value in flags.items() if value)]
         namespace: dict[str, Any] = {
@@ -473,12 +475,8 @@ class Stage:
         return run.log
 
 
-def batches(count: int, small: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The training data: gradients of different batches differ in direction."""
-    return [(x * 2.0**-7, y * 2.0**-7) for x, y in _BATCHES[:count]] if small else _BATCHES[:count]
-
-
 def _batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The training data: gradients of different batches differ in direction."""
     generator = torch.Generator().manual_seed(1)
     return [
         (torch.randn(2, 3, generator=generator), 8 * torch.randn(2, 1, generator=generator).sign()) for _ in range(8)

@@ -29,8 +29,10 @@ TOLERANCE = 1e-3
 NOMINAL = Variant("nominal")
 GROWTH = Variant("growth", growth=True)
 SURPRISES = tuple(Variant(f"surprise@{number}", surprise=number) for number in (1, 3))
+SHORTER = Variant("shorter", batches=-1)
+SHORTER_SURPRISES = tuple(Variant(f"shorter, surprise@{n}", surprise=n, batches=-1) for n in (1, 2, 3))
 MOVING = Variant("moving", moving=True)
-SMALL = Variant("small gradients", small=True)
+SMALL = (Variant("small gradients", small=True), Variant("small gradients, growth", growth=True, small=True))
 
 
 @dataclass(frozen=True)
@@ -147,20 +149,24 @@ def _reference(
 def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
     """The variants in which something else can happen than in the nominal run."""
     source = stage.program.source
+    flushes = "len(loader)" in source or " != 0:" in source
     if any(h.enabled for h in log.happened):
         yield GROWTH
         if any(h.kind == "clip" for h in log.happened):
-            yield SMALL
+            yield from SMALL
         count = max(len(h.before) for h in log.happened)
-        yield from (overflow(1, index) for index in range(count))
-        if stage.program.windowed:
-            yield from (overflow(2, index) for index in range(count))
-        if "len(loader)" in source or " != 0:" in source:
-            yield Variant("shorter", batches=-1)
+        # in a batch that begins a window, in one within it or at its end, and in one that ends it
+        numbers = sorted({1, 2, stage.program.window}) if stage.program.windowed else [1]
+        yield from (overflow(number, index) for number in numbers for index in range(count))
+        if flushes:
             last = stage.program.batches - 1
             yield from (Variant(f"shorter, overflow@{last}/{i}", (last, i), batches=-1) for i in range(count))
+    if flushes:
+        yield SHORTER
     if log.measured:
         yield from SURPRISES
+        if flushes:
+            yield from SHORTER_SURPRISES
     if any(h.kind in ("step", "opt_step") and h.autocast for h in log.happened):
         yield MOVING
 
@@ -340,8 +346,23 @@ class Reading:
 
     def _scaled(self, at: int, optimizer: int) -> bool:
         """Whether gradients wait for their step that are not the true ones, and no scaler has unscaled them."""
-        scalers = {h.scaler for h in self.happened if h.scaler is not None}
-        return self._untrue(at, optimizer) and all(self.stage(at, s, optimizer) == "ready" for s in scalers)
+        if not self._untrue(at, optimizer):
+            return False
+        for j in range(at - 1, -1, -1):
+            h = self.happened[j]
+            if self.held(j, optimizer) == NONE:
+                # an operation on what was there before says nothing of these gradients
+                return True
+            if h.optimizer == optimizer and h.kind in ("unscale_", "step") and "already" not in h.failed:
+                return False
+        return True
+
+    def _forgets(self, at: int, optimizer: int) -> bool:
+        """Whether an `update()` makes its scaler forget that it has unscaled gradients which it has not stepped."""
+        scaler = self.happened[at].scaler
+        return (
+            scaler is not None and self.stage(at, scaler, optimizer) == "unscaled" and self.held(at, optimizer) != NONE
+        )
 
     def _untrue(self, at: int, optimizer: int) -> bool:
         """Whether gradients wait for their step that are not the true ones, and not for what an older step left."""
@@ -414,7 +435,7 @@ class Reading:
                         if e.optimizer == optimizer and e.kind == "step":
                             suspect(e.lines, "AMP303")
             elif h.kind == "update":
-                if self._pending(i, optimizer):
+                if self._pending(i, optimizer) or self._forgets(i, optimizer):
                     suspect(h.lines, "AMP206", "AMP208", "AMP301", "AMP304")
             elif h.kind == "zero_grad":
                 after = h.after[optimizer] if h.after is not None and optimizer < len(h.after) else None
