@@ -61,7 +61,7 @@ class ModuleEnv:
         self.project = project
         self.number = number
         self.shared: dict[Any, Any] = {}
-        self._pruned: dict[Scope, list[Stmt]] = {}
+        self._pruned: dict[tuple[Scope, frozenset[str]], list[Stmt]] = {}
         self._assigned: dict[Scope, frozenset[str]] = {}
         #: names of the project's own wrappers, whose calls matter whatever stands in them
         self.wrapper_names = frozenset(dotted.rpartition(".")[2] for dotted in project.wrappers)
@@ -200,11 +200,11 @@ class ModuleEnv:
                     found.update(words_of(stmt.test))
         return frozenset(found)
 
-    def pruned(self, scope: Scope) -> list[Stmt]:
-        """The part of a scope's body that is executed."""
-        known = self._pruned.get(scope)
+    def pruned(self, scope: Scope, given: frozenset[str] = frozenset()) -> list[Stmt]:
+        """The part of a scope's body that is executed where the parameters in `given` hold gradients."""
+        known = self._pruned.get((scope, given))
         if known is None:
-            known = self._pruned[scope] = prune(self, scope)
+            known = self._pruned[scope, given] = prune(self, scope, given)
         return known
 
     @cached_property

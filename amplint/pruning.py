@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amplint import library
+from amplint.carriers import carriers, uses
 from amplint.program import (
     Assign,
     Attr,
@@ -316,17 +317,18 @@ def words_of(expr: Expr) -> Iterator[str]:
             yield part.name
 
 
-def prune(env: ModuleEnv, scope: Scope) -> list[Stmt]:
-    """The part of a scope's body that is worth executing."""
-    return _Slice(env, scope).body()
+def prune(env: ModuleEnv, scope: Scope, given: frozenset[str] = frozenset()) -> list[Stmt]:
+    """The part of a scope's body that is worth executing, where the parameters in `given` hold gradients."""
+    return _Slice(env, scope, given).body()
 
 
 class _Slice:
     """A backward slice over one scope: statements that matter, then whatever they read, to a fixpoint."""
 
-    def __init__(self, env: ModuleEnv, scope: Scope) -> None:
+    def __init__(self, env: ModuleEnv, scope: Scope, given: frozenset[str]) -> None:
         self.env = env
         self.scope = scope
+        self.carriers = carriers(scope, given)
         self.names: set[str] = set()
         self.kept: set[int] = set()
         #: results of the calls that are kept for their own sake
@@ -423,7 +425,7 @@ class _Slice:
             return True
         name = call_name(stmt.func.base if isinstance(stmt.func, Item) else stmt.func)
         path = path_of(stmt.func)
-        if self._fills_needed(stmt.func):
+        if self._fills_needed(stmt.func) or (self.carriers and uses(stmt, self.carriers)):
             return True
         if isinstance(stmt.func, Name) or path.startswith("self.") or name not in _COMMON:
             if name in self.env.relevant_names or name in self.env.relevant_imports or name in self.env.held_names:

@@ -320,13 +320,21 @@ class Param(Value):
 
 
 class Grad(Value):
-    """Gradients of parameters, or something computed from them: (owners, origin)."""
+    """Gradients of parameters, or something computed from them: (owners, origin).
+
+    origin: "grad", "power" (of a gradient), "shifted" (by a term of another size), "norm", "derived".
+    """
 
     __slots__ = ()
 
     @property
     def owners(self) -> frozenset[Value]:
         return self.parts[0]  # type: ignore[no-any-return]
+
+
+def is_raw(value: Value) -> bool:
+    """Whether a value is a gradient, or a power of one, whose size nothing has been computed from yet."""
+    return isinstance(value, Grad) and value.parts[1] in ("grad", "power")
 
 
 class Context(Value):
@@ -378,6 +386,12 @@ class Many(Value):
     @property
     def element(self) -> Value:
         return self.parts[0]  # type: ignore[no-any-return]
+
+
+class Spread(Many):
+    """`*args` of unknown length among the arguments of a call: (what is spread,)."""
+
+    __slots__ = ()
 
 
 class ListV(Value):

@@ -11,6 +11,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import (
     argument_text,
+    function_of,
     is_plain_path,
     once_before,
     receiver_text,
@@ -131,7 +132,7 @@ class ScaledGradientRead(Rule):
             if event.kind == "grad_read" and (_clipped_next(trace, position, consumer) or _clamps(trace, position)):
                 # what is read serves the clip that follows, and that is what has to change
                 continue
-            asked = _asked_of_another_module(unit, event)
+            asked = _asked(unit, event)
             steps = [*unit.call_steps(event)] if asked is None else [(event.site, "read here")]
             yield Fault(
                 asked or event.site,
@@ -143,12 +144,23 @@ class ScaledGradientRead(Rule):
             )
 
 
-def _asked_of_another_module(unit: Unit, event: Event) -> Site | None:
-    """The call of a helper of another module that only looks at gradients, which is what is wrong: the helper is as
-    good for unscaled ones."""
-    if event.kind == "grad_write" or event.site.module is unit.source:
+def _asked(unit: Unit, event: Event) -> Site | None:
+    """The call of a helper that only looks at the gradients it is given, or at those of its own module, which is what
+    is wrong: the helper is as good for unscaled ones. None where the gradients are read in place."""
+    if event.kind == "grad_write":
         return None
+    reader, calls = event.site, [*event.calls]
+    while calls and not _fetches(reader):
+        reader = calls.pop()
+    if reader.module is unit.source:
+        return None if reader is event.site else reader
     return next((site for site in reversed(event.calls) if site.module is unit.source), None)
+
+
+def _fetches(site: Site) -> bool:
+    """Whether the function around a site gets hold of gradients by itself."""
+    function = function_of(site)
+    return function is None or ".grad" in site.module.segment(function)
 
 
 #: right under any scale: tests for infinities, copies, communication, and what does not look at the values
@@ -206,6 +218,8 @@ _INDIFFERENT = frozenset(
 _ADDING = frozenset({"add_", "sub_", "addcmul_", "addcdiv_", "lerp_", "nan_to_num_", "masked_fill_"})
 _SAYS_SCALE = re.compile(r"get_scale|inv_scale|_scale\b")
 _SAYS_OTHERWISE = re.compile(r"isnan|isinf|isfinite|" + _SAYS_SCALE.pattern)
+#: names of helpers that look for an overflow
+_TESTS = re.compile(r"(?:\b|_)(?:inf|nan|infs|nans)(?:\b|_)|finite|overflow|" + _SAYS_OTHERWISE.pattern, re.IGNORECASE)
 
 
 def _harm(event: Event) -> str | None:
@@ -242,7 +256,7 @@ def _harm(event: Event) -> str | None:
 def _undone(trace: Trace, event: Event) -> bool:
     """Whether the value is divided by the scale, or only tested for infinities, in the same statement or close by."""
     says = _SAYS_OTHERWISE if event.kind == "grad_read" else _SAYS_SCALE
-    if says.search(_own_text(event.site)):
+    if says.search(_own_text(event.site)) or any(_TESTS.search(_own_text(call)) for call in event.calls[-2:]):
         return True
     return any(e.kind == "get_scale" and e.loops == event.loops and e.calls == event.calls for e in trace.events)
 

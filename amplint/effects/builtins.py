@@ -26,6 +26,7 @@ from amplint.values import (
     Result,
     Scaler,
     Sequence,
+    Spread,
     Super,
     Sym,
     Taint,
@@ -185,7 +186,7 @@ class Builtins:
         if not isinstance(target, (Func, Partial)):
             return [(state, launched, None)]
         arguments = kw.get("args", pos[first + 1] if len(pos) > first + 1 else Sequence())
-        values = list(self.x.loops.items_of(arguments, state) or (Many(arguments),))
+        values = list(self.x.loops.items_of(arguments, state) or (Spread(arguments),))
         if role == "runs_ranked":
             values.insert(0, Sym("rank", id(site.node)))
         outcomes = self.x.calls.invoke(target, values, {}, site, state, stmt)

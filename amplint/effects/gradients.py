@@ -22,6 +22,7 @@ from amplint.values import (
     Result,
     Taint,
     Value,
+    is_raw,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class GradientEffects:
             if grad.parts[1] == "grad":
                 self.gradient_event("grad_write", grad.owners, name, [*pos, *kw.values()], site, state)
             return [(state, grad, None)]
-        if grad.parts[1] == "grad":
+        if is_raw(grad):
             self.gradient_event("grad_read", grad.owners, name, [*pos, *kw.values()], site, state)
         return [(state, Grad(grad.owners, "derived", taint=grad.taint), None)]
 
@@ -118,7 +119,7 @@ class GradientEffects:
         """A function that is given gradients."""
         grad = gradients[0]
         name = name.removeprefix("_foreach_")
-        if grad.parts[1] == "grad":
+        if is_raw(grad):
             kind = "grad_write" if name.endswith("_") else "grad_read"
             self.gradient_event(kind, grad.owners, name, [v for v in pos if v is not grad], site, state)
         if name.endswith("_like"):

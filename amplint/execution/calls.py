@@ -25,17 +25,22 @@ from amplint.values import (
     Func,
     Instance,
     ItemOf,
+    ListV,
     Many,
     OpV,
     Result,
     Sequence,
+    Spread,
     Sym,
     Value,
     interesting,
+    is_raw,
 )
 from amplint.wrappers import role_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from amplint.execution.executor import Executor
 
 
@@ -77,7 +82,7 @@ class Calls:
                 if known is not None:
                     positional.extend(known)
                 else:
-                    positional.append(Many(value))
+                    positional.append(Spread(value))
             elif arg.star == "**":
                 pairs = state.heap.get((value, "#items"))
                 if isinstance(value, DictV) and pairs is not None:
@@ -107,13 +112,25 @@ class Calls:
             if role is not None:
                 name = callee.scope.qualname
                 return self.x.effects.wrapped.call(role, name, positional, keywords, site, state, stmt)
-        if isinstance(callee, Func) and callee.scope not in self.x.inert:
+        if isinstance(callee, Func):
             scope = callee.scope
-            if scope in callee.env.relevant and not self.too_deep(callee, state):
-                return self.inline(callee, positional, keywords, site, state)
-            if scope in callee.env.relevant:
+            telling = scope in callee.env.relevant and scope not in self.x.inert
+            if telling or self._gradients_among((*positional, *keywords.values()), state):
+                if not self.too_deep(callee, state):
+                    return self.inline(callee, positional, keywords, site, state)
                 self.x.cut.add(scope)
         return self.x.effects.call(callee, positional, keywords, site, state, stmt)
+
+    def _gradients_among(self, values: Iterable[Value], state: Machine) -> bool:
+        """Whether a gradient, or a container of some, is among these values."""
+        return any(
+            is_raw(value)
+            or (
+                isinstance(value, (Sequence, Many, ListV))
+                and any(map(is_raw, self.x.effects.containers.contents(value, state)))
+            )
+            for value in values
+        )
 
     def too_deep(self, callee: Func, state: Machine) -> bool:
         """Whether a call is not followed: the function is running already, or too many others are."""
@@ -190,11 +207,12 @@ class Calls:
         start, heap, grads, books = state.trace, state.heap.copy(), state.grads.copy(), state.books.copy()
         caller_needs = self.x.after
         try:
-            outcomes = self.x.block(callee.env.pruned(callee.scope), state)
+            given = frozenset(name for name, value in frame.items() if self._gradients_among((value,), state))
+            outcomes = self.x.block(callee.env.pruned(callee.scope, given), state)
         finally:
             self.x.depth -= 1
             self.x.after = caller_needs
-        if all(
+        if not given and all(
             after.books == books and _changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes
         ):
             self.x.inert.add(callee.scope)
@@ -259,7 +277,7 @@ class Calls:
                 state.heap[(made, "#items")] = tuple(Sequence(Const.of(k), v) for k, v in rest.items() if k != "**")
                 state.heap[(made, "#open")] = "**" in rest
                 frame[param.name] = made
-            elif param.kind == "plain" and values and not isinstance(values[0], Many):
+            elif param.kind == "plain" and values and not isinstance(values[0], Spread):
                 frame[param.name] = values.pop(0)
                 rest.pop(param.name, None)
             elif param.name in rest:

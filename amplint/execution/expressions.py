@@ -49,6 +49,7 @@ from amplint.values import (
     Value,
     computed_from_gradients,
     cond,
+    is_raw,
 )
 
 if TYPE_CHECKING:
@@ -222,6 +223,8 @@ class Expressions:
             if isinstance(arg, Grad):
                 owners |= arg.owners
         inverse = any(a.taint.inverse for a in args)
+        if not inverse and is_raw(args[0]) and (op == "**" or (op == "*" and is_raw(args[1]))):
+            return Grad(owners, "power")
         return Grad(owners, "derived", taint=Taint(inverse=True)) if inverse else Grad(owners, "derived")
 
     def _concatenate(self, left: Value, right: Value, expr: Op, state: Machine) -> Value:
