@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -35,7 +37,9 @@ class HalfEma(Rule):
     ## What it does
 
     Reports a copy of a model or of its parameters that is cast to fp16 and then moved towards the trained weights in
-    place: by `mul_` and `add_`, by `lerp_`, or through `torch.optim.swa_utils.AveragedModel`.
+    place: by `mul_` and `add_`, by `lerp_`, or through `torch.optim.swa_utils.AveragedModel`. Also reported is a class
+    named as an average (`EMAModel`, `ModelEma`) that is told `dtype=torch.float16` or is given a model loaded so, and
+    whose `step` or `update` is called.
 
     ## Why is this bad
 
@@ -133,30 +137,42 @@ class HalfEma(Rule):
     severity = Severity.WARNING
     needles = (
         CASTS_TO_HALF,
-        (b"deepcopy", b"AveragedModel", b"parameters(", b"state_dict"),
-        (b".lerp_(", b".lerp(", b".add_(", b".mul_(", b"update_parameters("),
+        (b"deepcopy", b"Average", b"parameters(", b"state_dict", b"EMA", b"Ema"),
+        (b".lerp_(", b".lerp(", b".add_(", b".mul_(", b"update_parameters(", b".step(", b".update("),
     )
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        averages = {path: found for scope in unit.env.program.scopes for path, found in _kept_in_half(unit, scope)}
+        averages = [average for scope in unit.env.program.scopes for average in _kept_in_half(unit, scope)]
         if not averages:
             return
         for scope in unit.env.program.scopes:
             for path, update in _updated(scope):
-                cast = averages.get(path)
-                if cast is not None and (path.startswith("self.") or cast[1] is scope):
-                    yield Fault(
-                        Site(unit.source, cast[0]),
-                        "an average of weights is kept in float16, where the small change of an update is lost",
-                        ((Site(unit.source, update.node), "updated in place here"),),
-                    )
+                for average in averages:
+                    if path == average.path and (path.startswith("self.") or average.scope is scope):
+                        steps = [(Site(unit.source, node), "loaded in float16 here") for node in average.loaded]
+                        yield Fault(
+                            Site(unit.source, average.node),
+                            "an average of weights is kept in float16, where the small change of an update is lost",
+                            (*steps, (Site(unit.source, update.node), "updated in place here")),
+                        )
 
 
-_Found = tuple[str, tuple[cst.CSTNode, Scope]]
+@dataclass(slots=True)
+class _Average:
+    """An average that is kept in half: its path, where it is made, and where its weights are loaded in half."""
+
+    path: str
+    node: cst.CSTNode
+    scope: Scope
+    loaded: tuple[cst.CSTNode, ...] = ()
+
+
 _HALF = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 _MAKERS = frozenset({"deepcopy", "AveragedModel", "ModelEma", "ModelEmaV2", "EMA"})
+#: classes that keep an average of a model they are given
+_AVERAGES = re.compile(r"EMA(?![a-z])|Ema(?![a-z])|ExponentialMovingAverage|AveragedModel")
 _IN_PLACE = frozenset({"mul_", "add_", "lerp_", "sub_", "addcmul_"})
 
 
@@ -191,10 +207,11 @@ class _Scan:
                 return expr
 
 
-def _kept_in_half(unit: Unit, scope: Scope) -> Iterator[_Found]:
+def _kept_in_half(unit: Unit, scope: Scope) -> Iterator[_Average]:
     """Copies of a model, and collections of its parameters, that are cast to half where they are made."""
     scan = _Scan(scope)
     made: set[str] = set()
+    in_half: dict[str, cst.CSTNode] = {}
     for stmt in walk(scope.body):
         if isinstance(stmt, Assign):
             path = path_of(stmt.target)
@@ -203,16 +220,24 @@ def _kept_in_half(unit: Unit, scope: Scope) -> Iterator[_Found]:
                 made.add(path)
             half = next((c for c in calls if _casts_to_half(unit, c, scope)), None)
             if half is not None and path in made and any(_last(c) in _MAKERS for c in calls):
-                yield path, (half.node, scope)
+                yield _Average(path, half.node, scope)
+            if any(_asks_for_half(unit, c, scope) for c in calls):
+                in_half[path] = stmt.node
+            average = next((c for c in calls if _AVERAGES.search(_last(c))), None)
+            if average is not None:
+                given = {path_of(scan.root(arg.value)) for arg in average.args if arg.keyword is None}
+                loaded = tuple(node for name, node in in_half.items() if name in given)
+                if loaded or _asks_for_half(unit, average, scope):
+                    yield _Average(path, average.node, scope, loaded)
             loop = scan.loops.get(stmt.value.id) if isinstance(stmt.value, Name) else None
             if loop is None or not path or not _walks_over_parameters(scan, loop.iterable):
                 continue
             if any(_casts_to_half(unit, c, scope) for c in scan.chain(loop.element)):
-                yield path, (stmt.node, scope)
+                yield _Average(path, stmt.node, scope)
         elif isinstance(stmt, Call) and stmt.dropped and isinstance(stmt.func, Attr):
             path = path_of(stmt.func.base)
             if path in made and _casts_to_half(unit, stmt, scope):
-                yield path, (stmt.node, scope)
+                yield _Average(path, stmt.node, scope)
 
 
 def _walks_over_parameters(scan: _Scan, iterable: Expr | None) -> bool:
@@ -230,6 +255,14 @@ def _casts_to_half(unit: Unit, call: Call, scope: Scope) -> bool:
     return any(not _HALF.isdisjoint(names.of(arg.value, scope)) for arg in call.args)
 
 
+def _asks_for_half(unit: Unit, call: Call, scope: Scope) -> bool:
+    """Whether what a call makes is asked to be in half, at least for some value of an option."""
+    names = names_of(unit.env)
+    return any(
+        not _HALF.isdisjoint(names.of(arg.value, scope)) for arg in call.args if arg.keyword in ("dtype", "torch_dtype")
+    )
+
+
 def _updated(scope: Scope) -> Iterator[tuple[str, Call]]:
     """What is changed in place step by step: the elements that a loop walks over, items, or a model as a whole."""
     scan = _Scan(scope)
@@ -245,7 +278,7 @@ def _updated(scope: Scope) -> Iterator[tuple[str, Call]]:
     for call in scan.calls.values():
         if not isinstance(call.func, Attr):
             continue
-        if call.func.name == "update_parameters":
+        if call.func.name in ("update_parameters", "step", "update"):
             yield path_of(call.func.base), call
         elif call.func.name in _IN_PLACE:
             root = scan.root(call.func.base)
