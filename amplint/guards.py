@@ -267,14 +267,19 @@ def _equality(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
             and isinstance(other[2], (Const, Ext))
         ):
             return False
-    return None
+    return _apart(value, right, assume) if _is_integer(right) else None
+
+
+def _is_integer(value: Value) -> bool:
+    return isinstance(value, Const) and isinstance(value.value, int) and not isinstance(value.value, bool)
 
 
 def _apart(left: Value, right: Value, assume: dict[Atom, bool]) -> bool | None:
     """False where another equation holds that differs by a constant: k == n rules k + 1 == n out."""
-    forms = (linear(OpV("-", left, right)), linear(OpV("-", right, left)))
+    forms: tuple[Linear, ...] = ()
     for other, outcome in assume.items():
-        if outcome and other[0] == "eq" and not isinstance(other[2], (Const, Ext)):
+        if outcome and other[0] == "eq" and (_is_integer(other[2]) or not isinstance(other[2], (Const, Ext))):
+            forms = forms or (linear(OpV("-", left, right)), linear(OpV("-", right, left)))
             terms, constant = linear(OpV("-", other[1], other[2]))
             if any(terms == mine and constant != apart for mine, apart in forms):
                 return False
@@ -306,19 +311,25 @@ def _less(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
 
 def _remainder(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
     (terms, constant), modulus = atom[1], atom[2]
+    number = modulus.value if isinstance(modulus, Const) and isinstance(modulus.value, int) else 0
+    excluded = set()
     for other, outcome in assume.items():
-        if not outcome or other[0] != "mod" or other[2] is not modulus:
+        if other[0] != "mod" or other[2] is not modulus:
             continue
         other_terms, other_constant = other[1]
         if other_terms != terms or other_constant == constant:
             continue
+        if not outcome:
+            excluded.add(other_constant)
+            continue
         distance = abs(constant - other_constant)
-        if isinstance(modulus, Const):
-            return bool(distance % modulus.value == 0)
+        if number:
+            return bool(distance % number == 0)
         if distance == 1:
             # two boundaries in a row would mean a window of one
             return False
-    return None
+    # one of so many batches in a row is a boundary
+    return True if number and len(excluded) == number - 1 else None
 
 
 _IMPLIED = {"true": _truth, "none": _noneness, "eq": _equality, "lt": _less, "mod": _remainder}

@@ -138,8 +138,10 @@ def _left(
     start = _operation(trace, position, optimizer)
     if start is None or gradients.maybe or not _under_way(trace, position, gradients, start):
         return None
-    if not same_round(start, jump):
-        # an earlier batch has left the optimizer so, and whatever that is, this jump is not
+    if not same_round(start, jump) or (
+        jump.details["kind"] in ("continue", "break") and start.loops[: len(jump.loops)] != jump.loops
+    ):
+        # something before this batch has left the optimizer so, whatever it was
         return None
     after = _next_operation(trace, position, optimizer, start)
     if after is None or not passed_updates(unit, jump, start.scaler):
