@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.source import SourceModule
     from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class ScaleComparedForEquality(Rule):
     """The scale is compared by `==` or `!=` to find a skipped step, or read after `update()` to undo the scaling.
 
     ## What it does
-    Reports `==` and `!=` between two values of `scaler.get_scale()`, and a value that was scaled before `update()` and
-    is divided by a `get_scale()` read after it.
+    Reports `==` and `!=` between two values of `scaler.get_scale()`, and a loss or gradients that were scaled before
+    `update()` and are divided by a `get_scale()` read after it.
 
     ## Why is this bad
     The scale changes for two reasons: it halves after an overflow and doubles after 2000 good steps. An equality takes
     the growth for a skip, so a scheduler or counter misses one step in 2000 (with `growth_interval=2`, 3 of 6). A
-    scaled value divided by the scale after `update()` is wrong by a factor 2 or 0.5 at every change.
+    scaled value divided by the scale after `update()` is wrong by a factor 2 or 0.5 at every change, and gradients that
+    `scaler.step` has unscaled already are divided for a second time.
 
     ## Example
     ```python
@@ -109,8 +111,10 @@ class ScaleComparedForEquality(Rule):
             for node in origins.nodes:
                 if isinstance(node, cst.Comparison):
                     yield from _comparison(unit, node, origins)
-                elif isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+                    continue
+                if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
                     yield from _division(unit, node, origins)
+                yield from _gradients(unit, node, origins)
 
 
 class _Origins:
@@ -134,16 +138,19 @@ class _Origins:
 
     def call(self, node: cst.BaseExpression, method: str, user: cst.CSTNode) -> cst.Call | None:
         """The call of a method that an expression is, or is a variable bound to where it is used."""
-        path = _path(node)
-        if path:
-            at = self.nodes.index(user)
-            earlier = [value for position, value in self._bound.get(path, ()) if position <= at]
-            if not earlier:
-                return None
-            node = earlier[-1]
+        node = self.value(node, user)
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == method:
             return node
         return None
+
+    def value(self, node: cst.BaseExpression, user: cst.CSTNode) -> cst.BaseExpression:
+        """An expression, or what a variable was last bound to where it is used."""
+        path = _path(node)
+        if not path:
+            return node
+        at = self.nodes.index(user)
+        earlier = [value for position, value in self._bound.get(path, ()) if position <= at]
+        return earlier[-1] if earlier else node
 
 
 def _path(node: cst.CSTNode) -> str:
@@ -207,6 +214,105 @@ def _division(unit: Unit, node: cst.BinaryOperation, origins: _Origins) -> Itera
             unit.confidence(after.scaler),
         )
         return
+
+
+#: methods of a gradient that take a factor
+_SCALING = frozenset({"mul", "mul_", "div", "div_", "multiply_", "divide_"})
+
+
+def _gradients(unit: Unit, node: cst.CSTNode, origins: _Origins) -> Iterator[Fault]:
+    """Gradients of an earlier update that are divided by the scale of now."""
+    operands = _factors(node)
+    if operands is None or not _mentions_gradient(operands[0]):
+        return
+    read = _inverse(operands[1], node, origins)
+    found = _outdated(unit, read, node) if read is not None else None
+    if found is None:
+        return
+    source, update, after, step = found
+    steps = [
+        (source.site, "unscaled by this step already" if source.kind == "step" else "they carry the scale of here"),
+        (update.site, "the scale may change here"),
+        (after.site, "and is read only here"),
+    ]
+    if step is not None:
+        steps.append((step.site, "the optimizer takes them as they are"))
+    yield Fault(
+        Site(unit.source, node),
+        "the gradients are divided by a scale that they do not carry",
+        tuple(steps),
+        (),
+        unit.confidence(after.scaler),
+    )
+
+
+def _factors(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """What is multiplied or divided, and by what."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Multiply, cst.Divide)):
+        if isinstance(node.operator, cst.Multiply) and not _mentions_gradient(node.left):
+            return node.right, node.left
+        return node.left, node.right
+    if isinstance(node, cst.AugAssign) and isinstance(node.operator, (cst.MultiplyAssign, cst.DivideAssign)):
+        return node.target, node.value
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in _SCALING:
+        return (node.func.value, node.args[0].value) if len(node.args) == 1 else None
+    return None
+
+
+def _mentions_gradient(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.Attribute) and node.attr.value == "grad":
+        return True
+    return any(_mentions_gradient(child) for child in children(node))
+
+
+def _inverse(node: cst.BaseExpression, user: cst.CSTNode, origins: _Origins) -> cst.Call | None:
+    """The `get_scale()` that a factor is, or is one divided by."""
+    node = origins.value(node, user)
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+        node = node.right
+    return origins.call(node, "get_scale", user)
+
+
+def _outdated(unit: Unit, read: cst.Call, use: cst.CSTNode) -> tuple[Event, Event, Event, Event | None] | None:
+    """The step or backward, the update, the reading after it, and the plain step that takes what is divided by it."""
+    for trace, position, after in unit.events("get_scale"):
+        if after.site.node is not read or _replaced_before(unit, trace, position, use):
+            continue
+        update: Event | None = None
+        for event in reversed(trace.events[:position]):
+            if event.kind == "zero_grad":
+                break
+            if event.scaler is not after.scaler:
+                continue
+            if event.kind == "update":
+                update = event
+            elif event.kind in ("backward", "step"):
+                if update is None:
+                    break
+                following = (e for e in trace.events[position:] if e.kind in ("opt_step", "zero_grad", "backward"))
+                taker = next(following, None)
+                return event, update, after, taker if taker is not None and taker.kind == "opt_step" else None
+    return None
+
+
+def _replaced_before(unit: Unit, trace: Trace, position: int, use: cst.CSTNode) -> bool:
+    """Whether other gradients come between the reading of a scale and the place, further down, where it is used."""
+    start, end = _begin(unit, trace.events[position].site.node), _begin(unit, use)
+    function = function_of(Site(unit.source, use))
+    for event in trace.events[position + 1 :]:
+        for site in (*event.calls, event.site):
+            if site.module is unit.source and function_of(site) is function:
+                if not start <= _begin(unit, site.node) <= end:
+                    return False
+                if event.kind in ("backward", "zero_grad"):
+                    return True
+                break
+    return False
+
+
+def _begin(unit: Unit, node: cst.CSTNode) -> tuple[int, int]:
+    place = unit.source.place(node)
+    return place.line, place.column
 
 
 def _names(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:

@@ -9,7 +9,7 @@ from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
 from amplint.protocol import right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import TRUE, Scaler
+from amplint.values import TRUE, Scaler, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -76,8 +76,9 @@ class StepBypassesScaler(Rule):
     ## Known limits
     Silent where another protocol owns the step (apex, accelerate's prepared optimizer, a DeepSpeed engine), in
     branches without a scaler, for a step before any backward (it silences the scheduler's warning and does nothing),
-    and for optimizers whose gradients do not come from a scaled loss. An optimizer that reaches the step through a
-    container is followed only while it can be told apart from the others.
+    for optimizers whose gradients do not come from a scaled loss, and where the gradients are divided by
+    `scaler.get_scale()` by hand and no `update()` follows. An optimizer that reaches the step through a container is
+    followed only while it can be told apart from the others.
 
     ## Fix safety
     Unsafe: `optimizer.step()` becomes `scaler.step(optimizer)`, with `scaler.update()` behind it where there is none.
@@ -98,12 +99,12 @@ class StepBypassesScaler(Rule):
     needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
     fix = "unsafe"
     confirmed_by = "grad"
-    yields_to = ("AMP213", "AMP214")
+    yields_to = ("AMP213", "AMP214", "AMP220")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("opt_step"):
-            gradients = event.state
+            gradients, by_hand = event.state, False
             if gradients.kind in ("T", "N"):
                 first = _scaler_step(trace, position, event)
                 if first is None:
@@ -113,7 +114,10 @@ class StepBypassesScaler(Rule):
                 scaler = first.scaler
             elif gradients.kind in ("S", "U", "L", "M") and not gradients.maybe and gradients.last is not None:
                 scaler = gradients.scaler
-                scaled = gradients.kind == "S"
+                by_hand = _divided_by_scale(trace, gradients.last, event)
+                if by_hand and (scaler is None or _update(trace, position, scaler) is None):
+                    continue
+                scaled = gradients.kind == "S" and not by_hand
                 message = (
                     "the optimizer is stepped on gradients that still carry the loss scale"
                     if scaled
@@ -133,7 +137,7 @@ class StepBypassesScaler(Rule):
                 (*steps, *unit.call_steps(event)),
                 unit.assumptions(event),
                 unit.confidence(scaler, event.optimizer),
-                _fix(unit, trace, event, scaler),
+                _fix(unit, trace, event, scaler) if not by_hand else None,
             )
 
 
@@ -149,6 +153,14 @@ def _scaler_step(trace: Trace, position: int, event: Event) -> Event | None:
         if earlier.kind in ("backward", "zero_grad") and event.optimizer in earlier.before:
             return None
     return None
+
+
+def _divided_by_scale(trace: Trace, backward: Event, step: Event) -> bool:
+    """Whether the gradients are divided by the scale by hand on their way to the step."""
+    between = [e for e in trace.events if backward.index < e.index < step.index]
+    changed = [e for e in between if e.kind == "grad_write" and step.optimizer in e.before]
+    inverse = any(isinstance(a, Value) and a.taint.inverse for e in changed for a in e.details["arguments"])
+    return bool(changed) and (inverse or any(e.kind == "get_scale" for e in between))
 
 
 def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:
