@@ -15,7 +15,7 @@ from amplint.program import Const as Literal
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.target import OLDEST
 from amplint.torch_facts import INDEX_IS_REFUSED, holds, parameters_of
-from amplint.values import AttrOf, Const, Ext, Framework, Instance, OpV, Params, Result, Sym, Value
+from amplint.values import AttrOf, Const, Ext, Framework, Instance, Net, OpV, Params, Result, Sym, Value
 from amplint.values import Param as Parameter
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _COMPARISONS = frozenset({"not", "==", "!=", "<", "<=", ">", ">=", "is", "is not", "in", "not in"})
 #: a name of which a test by itself shows that it is a flag, and not an option that may be None
 _FLAG_NAMES = re.compile(r"amp|fp16|bf16|half|mixed|enable|autocast|^(use|is|no|with|do)_", re.IGNORECASE)
+_TENSORS = frozenset({"torch.Tensor", "Tensor", "torch.nn.Parameter", "nn.Parameter"})
 _NOT_A_FLAG = re.compile(r"dtype|type$|device|precision|ctx|context", re.IGNORECASE)
 
 
@@ -37,7 +38,7 @@ class AmpBadArgument(Rule):
 
     | call | what happens |
     |---|---|
-    | `torch.autocast(torch.device("cuda"))` | `ValueError`: the device type must be a string |
+    | `torch.autocast(torch.device("cuda"))`, `torch.autocast(x.device)` | `ValueError`: it must be a string |
     | `torch.autocast("cuda:0")`, `torch.autocast(f"cuda:{gpu}")` | `RuntimeError` before torch 2.4, accepted since |
     | `torch.amp.autocast(use_amp)` | `ValueError`: a flag in the place of the device type |
     | `torch.autocast("cuda", use_amp)` | a flag as the dtype: cuda raises on entry, cpu warns and stays off |
@@ -46,6 +47,7 @@ class AmpBadArgument(Rule):
     | `torch.amp.GradScaler(False)` | silent: the scaler is enabled |
     | `torch.amp.GradScaler("cuda", False)` | silent: the initial scale is 0 |
     | `torch.cuda.amp.GradScaler("cuda")` | the initial scale is a string, which fails in the first `scale()` |
+    | `torch.cuda.amp.GradScaler(device="cuda")` | `TypeError`: that class has no device, nor has its `autocast` |
     | `scaler.update(2)` | `AttributeError`: an int is taken for a tensor; a float is right |
 
     ## Why is this bad
@@ -158,6 +160,9 @@ Verdicts = Iterator[tuple[str, FixPlan | None]]
 
 def _autocast(unit: Unit, event: Event) -> Verdicts:
     places = parameters_of(event.details["callee"], unit.target)
+    unknown = _unknown_place(unit, event)
+    if unknown:
+        yield f"{_short(event)} takes no {unknown}", None
     given = dict(zip(places, event.details["arguments"], strict=False))
     given.update(event.details["keywords"])
     if unit.executor.effects.modules.dtype(given.get("enabled")) is not None:
@@ -181,6 +186,9 @@ def _autocast(unit: Unit, event: Event) -> Verdicts:
 def _scaler(unit: Unit, event: Event) -> Verdicts:
     arguments = event.details["arguments"]
     first = arguments[0] if arguments else None
+    unknown = _unknown_place(unit, event)
+    if unknown:
+        yield f"{_short(event)} takes no {unknown}", None
     if parameters_of(event.details["callee"], unit.target)[0] != "device":
         if event.scaler is not None and event.scaler.flavour == "sharded":
             return
@@ -196,6 +204,23 @@ def _scaler(unit: Unit, event: Event) -> Verdicts:
         yield "a number stands in the place of the device; the initial scale stays at 65536", fix
     elif len(arguments) > 1 and _is_flag(unit, arguments[1]):
         yield "a flag stands in the place of the initial scale", _as_keyword(event.site, 1, "enabled")
+
+
+#: how the device is called in one class or the other
+_PLACES = frozenset({"device", "device_type"})
+
+
+def _unknown_place(unit: Unit, event: Event) -> str:
+    """The keyword of a device that a class does not have; "" where there is none."""
+    callee = event.details["callee"]
+    if not callee.startswith("torch."):
+        return ""
+    return next(iter(sorted(_PLACES & event.details["keywords"].keys() - set(parameters_of(callee, unit.target)))), "")
+
+
+def _short(event: Event) -> str:
+    owner, _, name = event.details["callee"].rpartition(".")
+    return f"{owner.removesuffix('.autocast_mode').removesuffix('.grad_scaler')}.{name}"
 
 
 def _update(unit: Unit, event: Event) -> Verdicts:
@@ -250,11 +275,23 @@ def _is_device(unit: Unit, value: Value) -> bool:
     if isinstance(value, Result):
         return isinstance(value.callee, Ext) and value.callee.dotted == "torch.device"
     if isinstance(value, AttrOf) and value.name == "device":
-        base = value.base
-        of_parameters = isinstance(base, Result) and any(isinstance(a, Params) for a in base.args)
-        return isinstance(base, (Framework, Parameter)) or of_parameters
+        return _has_device(unit, value.base)
     declared = _parameter(unit, value)
     return declared is not None and declared.annotation == "torch.device"
+
+
+def _has_device(unit: Unit, value: Value) -> bool:
+    """Whether a value is a tensor, a parameter or a model, whose `.device` is a torch.device."""
+    if isinstance(value, (Framework, Parameter, Net)):
+        return True
+    if isinstance(value, Result):
+        callee = value.callee
+        makes_tensors = isinstance(callee, Ext) and re.match(r"torch\.[a-z_]+$", callee.dotted)
+        return bool(makes_tensors) or isinstance(callee, Net) or any(isinstance(a, Params) for a in value.args)
+    if isinstance(value, AttrOf) and value.name in ("weight", "bias"):
+        return True
+    declared = _parameter(unit, value)
+    return declared is not None and declared.annotation in _TENSORS
 
 
 def _has_index(value: Value) -> bool:
