@@ -50,8 +50,8 @@ class ObservedProject(Project):
     what was asked by all modules that it can reach. A file counts with the bytes that it had when it was first seen.
     """
 
-    def __init__(self, root: Path, settings: object = None) -> None:
-        super().__init__(root, settings)
+    def __init__(self, root: Path, settings: object = None, searched: Path | None = None) -> None:
+        super().__init__(root, settings, searched)
         self._asked: dict[str, dict[Question, Answer]] = {}
         self._digests: dict[str, str] = {}
 

@@ -23,7 +23,7 @@ MAX_CALLERS = 8
 MAX_HOPS = 2
 
 _IMPORT = re.compile(
-    rb"\n[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#]*)"
+    rb"[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#]*)"
     rb"|import[ \t]+(?P<modules>[^\n#;]*))"
 )
 _NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+\w+)?")
@@ -161,12 +161,13 @@ class Neighbours:
 
     def _parsed(self, file: Path) -> list[_Import]:
         found: list[_Import] = []
-        for match in _IMPORT.finditer(b"\n" + self.text(file)):
+        for match in _import_lines(self.text(file)):
             if match["modules"] is not None:
                 for dotted in _DOTTED.findall(match["modules"]):
                     found.append(_Import(file, 0, dotted.decode(), frozenset()))
             else:
-                names = frozenset(name.decode() for name in _NAME.findall(_without_comments(match["names"])))
+                listed = _without_comments(match["names"]) if b"#" in match["names"] else match["names"]
+                names = frozenset(name.decode() for name in _NAME.findall(listed))
                 found.append(_Import(file, len(match["dots"]), match["module"].decode(), names))
         return found
 
@@ -181,6 +182,16 @@ class Neighbours:
                 for word in {statement.module.rpartition(".")[2], *statement.names}:
                     index.setdefault(word, []).append(statement)
         return index
+
+
+def _import_lines(text: bytes) -> Iterator[re.Match[bytes]]:
+    """The import statements in a text, found by their keyword, which is much rarer than lines are."""
+    position = text.find(b"import")
+    while position >= 0:
+        match = _IMPORT.match(text, text.rfind(b"\n", 0, position) + 1)
+        if match:
+            yield match
+        position = text.find(b"import", max(position + 6, match.end() if match else 0))
 
 
 def _without_comments(names: bytes) -> bytes:

@@ -53,9 +53,9 @@ class Plan:
         return self.governing.codes
 
     @property
-    def root(self) -> Path:
-        """The root of the project that the file belongs to."""
-        return project_of(self.file.path, self.settings, observed=False).root
+    def searched(self) -> Path:
+        """The folder of the file's project in which its callers are looked for."""
+        return project_of(self.file.path, self.settings, observed=False).searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class Surroundings:
 
     def _files(self, project: Project) -> list[Path]:
         """What a run over the whole project would look at, files that are not saved yet included."""
-        files = project_files(project.root, self._configuration.for_folder, MAX_NAMES)
-        return sorted({*files, *(path for path in self._contents if project.root in path.parents)})
+        files = project_files(project.searched, self._configuration.for_folder, MAX_NAMES)
+        return sorted({*files, *(path for path in self._contents if project.searched in path.parents)})
 
     def callers_of(self, plans: Sequence[Plan], paths: Sequence[Path]) -> list[SourceFile]:
         """The files outside of the run that call into one of its files: what is wrong there may show only from them."""
@@ -111,7 +111,7 @@ class Surroundings:
         known = {plan.file.path for plan in plans}
         found: dict[Path, SourceFile] = {}
         for plan in plans:
-            if any(plan.root.is_relative_to(path) for path in given):
+            if any(plan.searched.is_relative_to(path) for path in given):
                 continue
             for caller in self.of(plan.file.path, plan.settings).callers(plan.file.path):
                 if caller not in known:

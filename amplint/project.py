@@ -316,8 +316,10 @@ class Project:
     parsed and counts as unknown.
     """
 
-    def __init__(self, root: Path, settings: object = None) -> None:
+    def __init__(self, root: Path, settings: object = None, searched: Path | None = None) -> None:
         self.root = root
+        #: where callers are looked for; what lies around a package without a mark may be anybody's
+        self.searched = searched or root
         self.settings = settings
         #: the project's own wrappers: dotted name -> role
         self.wrappers = wrappers_of(settings)
@@ -340,7 +342,7 @@ class Project:
         here = Path.cwd()
         if here in top.parents and here.parent != here:
             top = here
-        return cls(top, settings)
+        return cls(top, settings, here if top in here.parents else None)
 
     def enter(self, source: SourceModule, file: Path | None = None) -> ModuleEnv:
         """The environment of a module that is being checked itself."""

@@ -148,3 +148,20 @@ def test_every_form_of_import_makes_a_caller(tree: Path, statement: str, use: st
     neighbours = Neighbours(Project(tree), lambda: sorted(tree.rglob("*.py")), {})
     assert user in neighbours.callers(tree / "kit" / "clips.py")
     assert tree / "kit" / "clips.py" in neighbours.imported(user)
+
+
+def test_what_lies_around_a_package_without_a_mark_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "plugin"
+    (tmp_path / "other").mkdir()
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "clips.py").write_text("")
+    (tmp_path / "other" / "user.py").write_text("from plugin.clips import limit\n")
+    monkeypatch.chdir(package)
+    project = Project.for_file(package / "clips.py")
+    assert (project.root, project.searched) == (tmp_path, package)
+    monkeypatch.chdir(tmp_path)
+    project = Project.for_file(package / "clips.py")
+    assert (project.root, project.searched) == (tmp_path, tmp_path)
