@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.layout import function_of
 from amplint.needles import TRAINS
+from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of, walk
 from amplint.regions import dtype_of
 from amplint.rule import Fault, Rule
 from amplint.states import Entered
@@ -16,6 +17,7 @@ from amplint.values import OpV
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.project import ModuleEnv
     from amplint.states import Event
     from amplint.traces import Trace
 
@@ -24,6 +26,10 @@ _SCALES = re.compile(
     r"scaler|loss_scal|scale_loss|accelerat|fabric|deepspeed|colossal|lightning|booster|manual_backward", re.I
 )
 
+#: a scaler that nothing else happens to scales nothing
+_IDLE = frozenset({"construct_scaler", "state_dict", "load_state"})
+_STATE = frozenset({"state_dict", "load_state_dict"})
+
 
 class Fp16AutocastWithoutScaler(Rule):
     """Training under fp16 autocast has no gradient scaler, so small gradients become zero.
@@ -31,8 +37,8 @@ class Fp16AutocastWithoutScaler(Rule):
     ## What it does
 
     Reports an enabled fp16 autocast region whose loss is backpropagated and whose weights an optimizer steps, when no
-    `GradScaler` and nothing else that scales the loss is in reach. Fp16 is the default dtype of autocast on cuda, so
-    that `torch.autocast("cuda")` without a dtype counts.
+    `GradScaler` and nothing else that scales the loss is in reach. One that is made and never used does not count. Fp16
+    is the default dtype of autocast on cuda, so that `torch.autocast("cuda")` without a dtype counts.
 
     ## Why is this bad
 
@@ -184,11 +190,48 @@ def _scaled_by_hand(trace: Trace, backward: Event, step: Event) -> bool:
 
 
 def _is_scaled(unit: Unit, trace: Trace, parts: tuple[Entered | Event, ...]) -> bool:
-    """Whether a scaler, or something that scales by itself, is in reach of the functions that take part."""
-    if any(e.scaler is not None or e.kind in ("framework", "framework_call", "construct_scaler") for e in trace.events):
+    """Whether a scaler that is used, or something that scales by itself, is in reach of the functions around."""
+    if any(e.kind in ("framework", "framework_call") for e in trace.events):
+        return True
+    if any(e.scaler is not None and e.kind not in _IDLE for e in trace.events):
         return True
     nodes = {id(function_of(part.site)) for part in parts}
     envs = (unit.env, *unit.executor.entered)
     scopes = {s for env in envs for s in env.program.scopes if id(s.node) in nodes} | {trace.entry}
     scopes |= {s.parent for s in scopes if s.parent is not None and s.parent.kind == "class"}
-    return any(_SCALES.search(word) for scope in scopes for word in scope.words)
+    idle = {name for env in envs for name in _idle_names(env)}
+    return any(_SCALES.search(word) for scope in scopes for word in scope.words - idle)
+
+
+def _idle_names(env: ModuleEnv) -> frozenset[str]:
+    """The names under which a module makes scalers, where nothing asks them for more than their state."""
+    known = env.shared.get("idle_scalers")
+    if known is None:
+        made, used = _scaler_names(env)
+        known = env.shared["idle_scalers"] = frozenset() if made & used else frozenset({*made, "GradScaler"})
+    return frozenset(known)
+
+
+def _scaler_names(env: ModuleEnv) -> tuple[set[str], set[str]]:
+    """The names that are bound to a new GradScaler, and all names that something is done with."""
+    made: set[str] = set()
+    used: set[str] = set()
+    for scope in env.program.scopes:
+        results: set[str] = set()
+        for stmt in walk(scope.body):
+            if isinstance(stmt, Call) and path_of(stmt.func).rpartition(".")[2] == "GradScaler":
+                results.add(stmt.result)
+                continue
+            if isinstance(stmt, Call) and isinstance(stmt.func, Attr) and stmt.func.name in _STATE:
+                continue
+            if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in results:
+                made.add(path_of(stmt.target).rpartition(".")[2])
+                if isinstance(stmt.target, Name) or not (scope.parent and scope.parent.bases):
+                    continue
+                # what a base class does with its attributes is not known here
+            for part in (part for expr in expressions_of(stmt) for part in parts_of(expr)):
+                if isinstance(part, Name):
+                    used.add("GradScaler" if part.id in results else part.id)
+                elif isinstance(part, Attr):
+                    used.add(part.name)
+    return made, used
