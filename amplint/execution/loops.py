@@ -158,7 +158,11 @@ class Loops:
                 kept.append((state, items))
                 continue
             self._free_counters(stmt, state)
-            element = self.nth(sequence, 0, stmt, (*outer, ("later", id(stmt))))
+            length = _window(_boundaries(state, stmt, outer))
+            if length:
+                element = self.nth(sequence, length, stmt, outer)
+            else:
+                element = self.nth(sequence, 0, stmt, (*outer, ("later", id(stmt))))
             ends = self._round(stmt, state, element, (id(stmt), 2), outer, needed)
             self._sort(stmt, ends, items, outer, following, finished, done)
         return [*kept, *self._merge_gathered(following, stmt)] if following else kept
@@ -240,11 +244,18 @@ class Loops:
                     return tuple(Sequence(Const.of(i), v) for i, v in enumerate(inner))
         return None
 
+    def _seen_items(self, sequence: Value, state: Machine) -> tuple[Value, ...]:
+        """Those elements of a list that are known, where it may hold others."""
+        return tuple(state.heap.get((sequence, "#items"), ())) if isinstance(sequence, ListV) else ()
+
     def iterations(self, stmt: Loop, sequence: Value, state: Machine) -> int:
         """How often a loop runs: as often as its elements are known, else twice (a comprehension once)."""
         known = self.items_of(sequence, state)
         if known is not None:
             return min(len(known), MAX_ITERATIONS)
+        seen = self._seen_items(sequence, state)
+        if seen and stmt.kind == "for":
+            return min(len(seen) + 1, MAX_ITERATIONS)
         usual = 1 if stmt.kind == "comprehension" else 2
         if isinstance(sequence, Result) and isinstance(sequence.callee, Ext) and sequence.callee.dotted == "range":
             bounds = [a.value for a in sequence.args if isinstance(a, Const) and isinstance(a.value, int)]
@@ -269,6 +280,9 @@ class Loops:
             ):
                 # the same few objects every time: their numbers are theirs in every such loop
                 return Sequence(Const.of(index), self.nth(sequence.args[0], index, stmt, ()))
+        seen = self._seen_items(sequence, state)
+        if index < len(seen) and stmt.kind == "for":
+            return seen[index]
         return self.nth(
             sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ()
         )
@@ -413,6 +427,16 @@ def _boundaries(state: Machine, stmt: Loop, outer: Any) -> frozenset[Any]:
         for atom, outcome in state.assume.items()
         if outcome and any(_counts(term, kind, stmt, outer) for kind, term in _counted(atom))
     )
+
+
+def _window(boundaries: frozenset[Any]) -> int:
+    """How many batches a window has, 0 where that is not known: so many behind one end comes the next."""
+    lengths = {atom[2] for atom in boundaries if atom[0] == "mod"}
+    if len(lengths) == 1 and len(boundaries) == 1:
+        (length,) = lengths
+        if isinstance(length, Const) and isinstance(length.value, int) and length.value > 1:
+            return length.value
+    return 0
 
 
 def _counts(term: Value, kind: str, stmt: Loop, outer: Any) -> bool:
