@@ -6,8 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from amplint.effects.owners import within
 from amplint.layout import enclosing, is_plain_path, receiver_text, same_function
-from amplint.values import AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value, parts_of_value
+from amplint.values import (
+    AttrOf,
+    Const,
+    Ext,
+    Instance,
+    ItemOf,
+    Net,
+    Optimizer,
+    OpV,
+    Result,
+    Scaler,
+    Sym,
+    Value,
+    parts_of_value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +173,7 @@ def consumed_scaled(trace: Trace, position: int, event: Event) -> tuple[Gradient
     Further backwards of the same window may come in between.
     """
     for optimizer, gradients in event.before.items():
-        if gradients.kind != "S" or gradients.last is None:
+        if gradients.kind != "S" or gradients.last is None or _owned_by_none(event, optimizer):
             continue
         if gradients.maybe and any(
             e.kind == "unscale_" and e.index > gradients.last.index for e in trace.events[:position]
@@ -170,6 +185,22 @@ def consumed_scaled(trace: Trace, position: int, event: Event) -> tuple[Gradient
                 if same and later.state.kind == "S" and later.state.origin is gradients.origin:
                     return gradients, later
     return None
+
+
+def _owned_by_none(event: Event, optimizer: Value | None) -> bool:
+    """Whether the parameters of an event are those of modules that the optimizer surely has nothing of."""
+    mine: frozenset[Value] = event.details.get("owners", frozenset())
+    theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
+    if not mine or not theirs or not all(_is_built_in(module) for module in (*mine, *theirs)):
+        return False
+    if "add_param_group" in event.site.module.text:
+        return False
+    return not any(within(a, b) or within(b, a) for a in mine for b in theirs)
+
+
+def _is_built_in(module: Value) -> bool:
+    """Whether a module is one of torch's own, of which it is known what it holds."""
+    return isinstance(module, Net) and module.constructor.startswith("torch.nn.")
 
 
 def _inside(site: Site, node: cst.CSTNode) -> bool:
