@@ -83,7 +83,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A Python number; `value` is None where only its type is known."""
+    """A Python number, or a tensor made of one; `value` is None where only its type is known."""
 
     value: float | None = None
 
@@ -657,6 +657,8 @@ class _Walk:
                 and not any(map(dtype_name, (*positional, *keywords.values())))
             ):
                 return base
+            if isinstance(base, Number) and (func.name in _CASTS or func.name in VIEWS):
+                return base
             if isinstance(base, Tensor) or (isinstance(base, Unknown) and self._is_tensor_method(func.name)):
                 return self._method(base, func.name, positional, keywords, stmt)
         callee = self._value(func, frame)
@@ -721,6 +723,9 @@ class _Walk:
     def _function(self, name: str, positional: list[Value], keywords: dict[str, Value]) -> Value:
         args = [*positional, *keywords.values()]
         plain = name.rstrip("_") or name
+        if name in ("tensor", "as_tensor", "scalar_tensor") and positional and isinstance(positional[0], Number):
+            # without dimensions it decides no dtype, as a number does not
+            return positional[0]
         if "dtype" in keywords:
             dtype = dtype_name(keywords["dtype"])
             return self._tensor(dtype, True) if dtype is not None else NOTHING

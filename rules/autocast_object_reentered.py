@@ -101,6 +101,7 @@ class AutocastObjectReentered(Rule):
     - The same object used again after it was left is fine and is not reported, nor are regions of different objects.
     - The `yield` of a function under `contextlib.contextmanager` is the usual way to write a context manager and is
       not reported.
+    - A generator that yields inside `autocast(enabled=False)` turns nothing on, and is not reported.
     - One object that several threads enter has the same problem and is not looked for.
 
     ## Fix safety
@@ -132,10 +133,10 @@ class AutocastObjectReentered(Rule):
             if around is not None:
                 steps = ((around.site, "entered here and still open"), *unit.call_steps(event))
                 yield Fault(event.site, "an autocast object is entered again before it was left", steps)
-        for _, _, event in unit.events("yield"):
-            inside = [r for r in event.regions if r.context.kind == "autocast" and same_function(r.site, event.site)]
-            if inside and not _makes_a_context(event.site):
-                steps = ((inside[-1].site, "the region is entered here"),)
+        for trace, _, event in unit.events("yield"):
+            region = unit.autocast(event, trace)
+            if region is not None and same_function(region.site, event.site) and not _makes_a_context(event.site):
+                steps = ((region.site, "the region is entered here"),)
                 yield Fault(
                     event.site, "a generator yields inside its autocast region, which stays on for the caller", steps
                 )
