@@ -12,7 +12,7 @@ from amplint.layout import argument_text, receiver_text
 from amplint.protocol import derived_from_grad
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.source import children
-from amplint.values import OpV, Result, Value
+from amplint.values import OpV, Result, Value, parts_of_value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -168,10 +168,24 @@ def _scaling(unit: Unit, trace: Trace, position: int, event: Event) -> Iterator[
 
 
 def _never_used(trace: Trace, position: int) -> bool:
-    """Whether nothing that carries two scales is backpropagated by the code, which backpropagates in sight."""
+    """Whether the loss with two scales is not backpropagated by the code, which backpropagates in sight."""
+    argument = trace.events[position].details["argument"]
     backwards = [(index, event) for index, event in enumerate(trace.events) if event.kind == "backward"]
-    later = [event for index, event in backwards if index > position]
-    return bool(backwards) and not any(len(event.details["value"].taint.scales) > 1 for event in later)
+    later = [event.details["value"] for index, event in backwards if index > position]
+    return bool(backwards) and not any(len(v.taint.scales) > 1 and _computed_from(v, argument) for v in later)
+
+
+def _computed_from(value: Value, part: Value) -> bool:
+    seen: set[Value] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if current is part:
+            return True
+        if current not in seen:
+            seen.add(current)
+            waiting.extend(parts_of_value(current))
+    return False
 
 
 def _backpropagated(trace: Trace, position: int, loss: Value) -> Event | None:

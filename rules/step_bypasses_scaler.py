@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amplint.effects.owners import within
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
 from amplint.protocol import right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import TRUE, Scaler, Value
+from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, parts_of_value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -117,6 +118,8 @@ class StepBypassesScaler(Rule):
                 by_hand = _divided_by_scale(trace, gradients.last, event)
                 if by_hand and (scaler is None or _update(trace, position, scaler) is None):
                     continue
+                if gradients.kind == "U" and _found_finite(event):
+                    continue
                 scaled = gradients.kind == "S" and not by_hand
                 message = (
                     "the optimizer is stepped on gradients that still carry the loss scale"
@@ -143,6 +146,32 @@ class StepBypassesScaler(Rule):
 
 def _surely_enabled(scaler: Scaler) -> bool:
     return scaler.constructed and scaler.enabled is TRUE
+
+
+def _found_finite(event: Event) -> bool:
+    """Whether the path was decided by a norm of the optimizer's own gradients that only a finite one passes."""
+    owners = event.optimizer.owners if isinstance(event.optimizer, Optimizer) else None
+    if not owners:
+        return False
+    for atom, outcome in event.assume.items():
+        if not outcome or atom[0] not in ("true", "lt") or not isinstance(atom[1], Value):
+            continue
+        test = atom[1]
+        if atom[0] == "true" and not (
+            isinstance(test, Result) and isinstance(test.callee, Ext) and test.callee.dotted.endswith("isfinite")
+        ):
+            continue
+        measured = frozenset(owner for norm in _norms(test) for owner in norm.owners)
+        if all(any(within(owner, o) for o in measured) for owner in owners):
+            return True
+    return False
+
+
+def _norms(value: Value) -> Iterator[Grad]:
+    if isinstance(value, Grad):
+        yield value
+    for part in parts_of_value(value):
+        yield from _norms(part)
 
 
 def _scaler_step(trace: Trace, position: int, event: Event) -> Event | None:

@@ -111,7 +111,7 @@ class UnscaledBackward(Rule):
         for trace, position, event in unit.events("backward"):
             if event.scaler is not None or not event.details["certain"]:
                 continue
-            step = _stepped(trace, position, event)
+            step = _stepped(unit, trace, position, event)
             if step is None or not isinstance(step.scaler, Scaler):
                 continue
             if not _surely_enabled(step.scaler) and right_elsewhere(unit, event, "backward"):
@@ -131,7 +131,7 @@ def _surely_enabled(scaler: Scaler) -> bool:
     return scaler.constructed and scaler.enabled is TRUE
 
 
-def _stepped(trace: Trace, position: int, backward: Event) -> Event | None:
+def _stepped(unit: Unit, trace: Trace, position: int, backward: Event) -> Event | None:
     """The `scaler.step` or `unscale_` that takes the gradients of an unscaled backward, as far as that is certain.
 
     A plain `optimizer.step()` does not clear them.
@@ -145,10 +145,27 @@ def _stepped(trace: Trace, position: int, backward: Event) -> Event | None:
             if later.kind == "zero_grad" and later.optimizer is not None:
                 break
             if later.kind in ("step", "unscale_"):
-                if not later.state.maybe and _holds(later.state, backward):
+                if not later.state.maybe and _holds(later.state, backward) and not _thrown_away(unit, later):
                     return later
                 break
     return None
+
+
+def _thrown_away(unit: Unit, unscale: Event) -> bool:
+    """Whether the gradients of an `unscale_` are cleared, wherever one sees what becomes of them, before any step."""
+    if unscale.kind != "unscale_":
+        return False
+    cleared = False
+    for trace, position, event in unit.events("unscale_"):
+        if event.site.identity != unscale.site.identity or event.optimizer is not unscale.optimizer:
+            continue
+        for later in trace.events[position + 1 :]:
+            if later.kind in ("step", "opt_step") and later.optimizer is event.optimizer:
+                return False
+            if later.kind == "zero_grad" and event.optimizer in later.before:
+                cleared = True
+                break
+    return cleared
 
 
 def _holds(state: Gradients, backward: Event) -> bool:

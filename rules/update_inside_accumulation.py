@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event, Gradients
     from amplint.traces import Trace
-    from amplint.values import Scaler
+    from amplint.values import Scaler, Value
 
 
 class UpdateInsideAccumulation(Rule):
@@ -120,6 +120,9 @@ class UpdateInsideAccumulation(Rule):
                 update = gradients.stale if gradients.kind == "S" else _after_unscale(trace, position, event, gradients)
                 if update is None or update.scaler is not event.scaler:
                     continue
+                if _used(trace, optimizer, gradients, update):
+                    # a window that has had its step, past the scaler, and was not cleared
+                    continue
                 if gradients.maybe and not all(map(_waits, event.before.values())):
                     continue
                 others = [stage for o, stage in update.details["stages"] if o is not optimizer]
@@ -149,7 +152,7 @@ class UpdateInsideAccumulation(Rule):
         """All optimizers were unscaled, and the update() that follows the first step makes the others forget it."""
         for trace, position, event in unit.events("step"):
             update = _after_unscale(trace, position, event, event.state)
-            if update is None or update.details["new_scale"] is not None:
+            if update is None or update.details["new_scale"] is not None or event.state.origin is None:
                 continue
             others = [stage for o, stage in update.details["stages"] if o is not event.optimizer]
             if "stepped" not in others:
@@ -172,6 +175,14 @@ def _waits(gradients: Gradients) -> bool:
     """Whether gradients of an old scale wait for their step; where those of all optimizers do, the next backward adds
     to some of them, whichever it is."""
     return gradients.kind == "S" and gradients.stale is not None
+
+
+def _used(trace: Trace, optimizer: Value | None, gradients: Gradients, update: Event) -> bool:
+    """Whether a step past the scaler has used the gradients before an update."""
+    return gradients.last is not None and any(
+        e.kind == "opt_step" and e.optimizer is optimizer and gradients.last.index < e.index < update.index
+        for e in trace.events
+    )
 
 
 def _after_unscale(trace: Trace, position: int, backward: Event, gradients: Gradients) -> Event | None:

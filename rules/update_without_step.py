@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.protocol import excluded_by_flag
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class UpdateWithoutStep(Rule):
         for trace, position, event in unit.events("update"):
             if event.details["checked"] is not False or event.details["new_scale"] is not None:
                 continue
+            if _every_batch_left_out(unit, event):
+                continue
             steps = [*unit.call_steps(event)]
             last = _last_update(trace, position, event)
             if last is not None:
@@ -112,6 +115,21 @@ class UpdateWithoutStep(Rule):
                 unit.assumptions(event),
                 unit.confidence(event.scaler),
             )
+
+
+def _every_batch_left_out(unit: Unit, event: Event) -> bool:
+    """Whether an update behind a loop had nothing to decide from because no batch came as far as its step.
+
+    The same update behind a loop in which one did, and under the same flags, is in order.
+    """
+    if not any(len(step.loops) > len(event.loops) for _, _, step in unit.events("step") if step.scaler is event.scaler):
+        return False
+    return any(
+        other.site.identity == event.site.identity
+        and other.details["checked"] is not False
+        and not excluded_by_flag(event.assume, other.assume)
+        for _, _, other in unit.events("update")
+    )
 
 
 def _last_update(trace: Trace, position: int, event: Event) -> Event | None:

@@ -180,8 +180,11 @@ def _outermost(event: Event) -> Entered | None:
 def _use(unit: Unit, trace: Trace, positions: range, update: Event, region: Entered) -> Event | None:
     """The next use of the updated weights in the same entry of the region, where autocast casts and caches them."""
     forwards = any(e.kind == "forward" for e in trace.events)
+    off: set[int] = set()
     for position in positions:
         event = trace.events[position]
+        if positions.step > 0 and event.kind == "enter" and _casts_nothing(unit, trace, event, region):
+            off.add(event.details["number"])
         if event.kind not in _USES:
             continue
         outer = _outermost(event)
@@ -191,10 +194,21 @@ def _use(unit: Unit, trace: Trace, positions: range, update: Event, region: Ente
             if _caches(unit, trace, event) and _same_weights(unit, update, frozenset((event.details["module"],))):
                 return event
         elif not forwards or not _seen_forward(trace, event):
+            if off - {r.number for r in event.regions}:
+                # the forward that is not seen has run in a region that casts nothing
+                return None
             owners = event.details["value"].taint.owners
             if _enabled(unit, trace, region, event) and _same_weights(unit, update, owners):
                 return event
     return None
+
+
+def _casts_nothing(unit: Unit, trace: Trace, event: Event, region: Entered) -> bool:
+    """Whether a region within another is one of autocast and off."""
+    context = event.details["context"]
+    if context.kind != "autocast" or event.details["number"] == region.number:
+        return False
+    return not unit.can_hold(context.details.enabled, event.assume, trace)
 
 
 def _seen_forward(trace: Trace, backward: Event) -> bool:

@@ -157,8 +157,11 @@ class Loops:
             if state not in between:
                 kept.append((state, items))
                 continue
-            self._free_counters(stmt, state)
             length = _window(_boundaries(state, stmt, outer))
+            if length:
+                # the data may also end here
+                kept.append((state.clone(), items))
+            self._free_counters(stmt, state)
             if length:
                 element = self.nth(sequence, length, stmt, outer)
             else:
