@@ -130,6 +130,9 @@ SCALER_METHODS = frozenset(
     "get_backoff_factor set_backoff_factor get_growth_interval set_growth_interval".split()
 )
 
+#: attributes of GradScaler in which it keeps what it knows; who sets them runs a protocol of his own
+SCALER_STATE = frozenset({"_scale", "_growth_tracker", "_per_optimizer_states", "_found_inf_per_device"})
+
 
 def is_builtin(name: str) -> bool:
     """Whether `name` is a builtin that amplint understands or may ignore."""

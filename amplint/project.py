@@ -187,8 +187,13 @@ class ModuleEnv:
         """Attributes of objects that a guard, a region or an AMP call reads somewhere in the module."""
         found: set[str] = set()
         for scope in self.relevant:
+            # a guard may be a variable that was bound before
+            tests = [stmt.test for stmt in walk(scope.body) if isinstance(stmt, Branch)]
+            tested = {part.id for test in tests for part in parts_of(test) if isinstance(part, Name)}
             for stmt in walk(scope.body):
-                if isinstance(stmt, Branch):
+                if isinstance(stmt, Assign) and isinstance(stmt.target, Name) and stmt.target.id in tested:
+                    found.update(words_of(stmt.value))
+                elif isinstance(stmt, Branch):
                     found.update(words_of(stmt.test))
                 elif isinstance(stmt, Region):
                     found.update(words_of(stmt.context))

@@ -232,7 +232,8 @@ def _is_event(stmt: Stmt, env: ModuleEnv, scope: Scope) -> bool:
     if isinstance(stmt, Call):
         return _is_event_call(stmt, env, scope)
     if isinstance(stmt, Assign):
-        return _writes_gradient(stmt.target) or any(_reads_gradient(e) for e in parts_of(stmt.value))
+        written = _writes_gradient(stmt.target) or _writes_scaler_state(stmt.target)
+        return written or any(_reads_gradient(e) for e in parts_of(stmt.value))
     if isinstance(stmt, (Evaluate, Jump)) and stmt.value is not None:
         return any(isinstance(e, Attr) and e.name in ("autocast", "grad") for e in parts_of(stmt.value))
     if isinstance(stmt, Region):
@@ -288,6 +289,10 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     ):
         return True
     return ".optim." in f".{path}." and name[:1].isupper()
+
+
+def _writes_scaler_state(target: Expr) -> bool:
+    return isinstance(target, Attr) and target.name in library.SCALER_STATE
 
 
 def _writes_gradient(target: Expr) -> bool:

@@ -144,11 +144,15 @@ _OWN_SCALER = re.compile(r"\b(?!Sharded)[A-Z]\w*GradScaler\b")
 
 
 def _may_be_the_projects(unit: Unit, scaler: Scaler) -> bool:
-    """Whether a scaler may be of a class of the project: one is named where it is made, or where nothing shows that."""
+    """Whether a scaler may be of a class of the project: one is named where it is made, where its variable is bound
+    otherwise, or anywhere where nothing shows how it is made."""
     made = unit.site_of(scaler)
-    module = made.module if made is not None else unit.source
-    text = module.segment(module.statement(made.node)) if made is not None else module.text
-    return bool(_OWN_SCALER.search(text))
+    if made is None:
+        return bool(_OWN_SCALER.search(unit.source.text))
+    text = made.module.segment(made.module.statement(made.node))
+    target = text.partition("=")[0].strip()
+    lines = (line.strip() for line in made.module.text.splitlines())
+    return any(_OWN_SCALER.search(line) for line in (text, *(line for line in lines if line.startswith(f"{target} ="))))
 
 
 def _next_update(trace: Trace, position: int, scaler: Scaler | None) -> Iterator[tuple[Site, str]]:

@@ -115,7 +115,7 @@ class StepInsideAccumulation(Rule):
                 yield from _divided_for_nothing(unit, trace, step, gradients.origin)
                 continue
             clearing = _window_clears(unit, trace, step)
-            if clearing is None:
+            if clearing is None or _waits_for_boundary(unit, step.optimizer):
                 continue
             yield Fault(
                 step.site,
@@ -151,6 +151,18 @@ def _left_out(unit: Unit, clearing: Event, guards: set[Any]) -> bool:
         other.optimizer is clearing.optimizer and any(other.assume.get(atom) is False for atom in guards)
         for _, _, other in unit.events("step")
     )
+
+
+def _waits_for_boundary(unit: Unit, optimizer: Value | None) -> bool:
+    """Whether a backward adds to the gradients of the one before, since a boundary that was not met left the step out:
+    then the window is the step's as well, whatever clears the gradients."""
+    for _, _, backward in unit.events("backward"):
+        gradients = backward.before.get(optimizer)
+        if gradients is None or gradients.kind != "S" or gradients.maybe:
+            continue
+        if any(counts_batches(atom) and not outcome for atom, outcome in backward.assume.items()):
+            return True
+    return False
 
 
 # --- a loss that is divided for a window that does not exist ---------------------------------------

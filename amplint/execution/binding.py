@@ -140,6 +140,8 @@ class Binding:
             kept = target.name in env.attribute_words or interesting(value)
             for choice in _choices(base):
                 self.x.effects.gradients.attribute_bound(choice, target, value, state, stmt)
+                if isinstance(choice, Scaler) and target.name in library.SCALER_STATE:
+                    self.x.effects.scaling.lose_scaler(choice, state)
                 if kept:
                     state.heap[(choice, target.name)] = value
         elif isinstance(target, Item):

@@ -19,6 +19,7 @@ from amplint.program import (
     path_of,
     walk,
 )
+from amplint.program import Const as Literal
 from amplint.values import (
     CLEAN,
     AttrOf,
@@ -392,6 +393,9 @@ class Loops:
                             done.append((after, inner))
             live, dropped = merge(following, stmt, self.x.limit)
             self.x.truncated |= dropped
+        if done and isinstance(stmt.test, Literal) and stmt.test.value:
+            # `while True` is left from inside: whoever is still in it goes round again until something raises
+            return [*done, *((after, ("raise", None)) for after in live)]
         for after in live:
             done.extend(self.x.block(stmt.orelse, after, leaving) if stmt.orelse else [(after, None)])
         return done
