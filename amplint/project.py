@@ -185,7 +185,7 @@ class ModuleEnv:
     @cached_property
     def attribute_words(self) -> frozenset[str]:
         """Attributes of objects that a guard, a region or an AMP call reads somewhere in the module."""
-        found: set[str] = set()
+        found: set[str] = {*self.called_in_turn}
         for scope in self.relevant:
             # a guard may be a variable that was bound before
             tests = [stmt.test for stmt in walk(scope.body) if isinstance(stmt, Branch)]
@@ -204,6 +204,25 @@ class ModuleEnv:
                 elif isinstance(stmt, Loop) and stmt.test is not None:
                     found.update(words_of(stmt.test))
         return frozenset(found)
+
+    @cached_property
+    def called_in_turn(self) -> frozenset[str]:
+        """Attributes that hold objects, such as callbacks, which a loop goes through and calls."""
+        found: set[str] = set()
+        for scope in self.program.scopes:
+            for loop in walk(scope.body):
+                if isinstance(loop, Loop) and isinstance(loop.iterable, Attr) and isinstance(loop.target, Name):
+                    name = loop.target.id
+                    if any(isinstance(s, Call) and name in self._objects_of(s) for s in walk(loop.body)):
+                        found.add(loop.iterable.name)
+        return frozenset(found)
+
+    @staticmethod
+    def _objects_of(call: Call) -> frozenset[str]:
+        """The object whose method is called, or is looked up by `getattr`."""
+        if isinstance(call.func, Name) and call.func.id == "getattr" and call.args:
+            return frozenset((path_of(call.args[0].value),))
+        return frozenset((path_of(call.func.base),)) if isinstance(call.func, Attr) else frozenset()
 
     def pruned(self, scope: Scope, given: frozenset[str] = frozenset()) -> list[Stmt]:
         """The part of a scope's body that is executed where the parameters in `given` hold gradients."""

@@ -110,7 +110,9 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
                         names.add(call_name(arg.value))
             if scope not in direct and _is_event(stmt, env, scope) and not _is_minor_event(stmt):
                 direct.add(scope)
-        if scope not in direct and (any(_TELLING.search(w) for w in scope.words) or _hands_itself_on(scope)):
+        if scope not in direct and (
+            any(_TELLING.search(w) for w in scope.words) or _hands_itself_on(scope) or _fills_callbacks(scope, env)
+        ):
             direct.add(scope)
         calls[scope] = frozenset(names)
     found = set(direct)
@@ -197,15 +199,30 @@ def _union(references: Iterable[tuple[frozenset[str], frozenset[Scope]]]) -> tup
 
 def _hands_itself_on(scope: Scope) -> bool:
     """Whether a method gives its object to something that is only known when it runs, as
-    `getattr(callback, event)(self)` does."""
+    `getattr(callback, event)(self)` and `for callback in self.callbacks: callback.begin(self)` do."""
     if not scope.is_method or not scope.params:
         return False
     own = scope.params[0].name
+    local: set[str] = set()
+    handing: list[Expr] = []
+    for stmt in _own(scope):
+        if isinstance(stmt, Call) and any(isinstance(arg.value, Name) and arg.value.id == own for arg in stmt.args):
+            handing.append(stmt.func.base if isinstance(stmt.func, Attr) else stmt.func)
+        elif isinstance(stmt, Loop) and isinstance(stmt.target, Name):
+            local.add(stmt.target.id)
+        elif isinstance(stmt, Assign) and isinstance(stmt.target, Name):
+            local.add(stmt.target.id)
+    return any(isinstance(func, Name) and (func.id in local or func.id.startswith("%")) for func in handing)
+
+
+def _fills_callbacks(scope: Scope, env: ModuleEnv) -> bool:
+    """Whether a scope adds to a list of objects that are called in turn."""
     return any(
         isinstance(stmt, Call)
-        and isinstance(stmt.func, Name)
-        and stmt.func.id.startswith("%")
-        and any(isinstance(arg.value, Name) and arg.value.id == own for arg in stmt.args)
+        and isinstance(stmt.func, Attr)
+        and stmt.func.name in _FILLS
+        and isinstance(stmt.func.base, Attr)
+        and stmt.func.base.name in env.called_in_turn
         for stmt in _own(scope)
     )
 
@@ -467,7 +484,9 @@ class _Slice:
             filled = filled.base
         if isinstance(filled, Name):
             return filled.id in self.names
-        return isinstance(filled, Attr) and bool(_STEPPED.search(filled.name.lower()))
+        return isinstance(filled, Attr) and (
+            filled.name in self.env.called_in_turn or bool(_STEPPED.search(filled.name.lower()))
+        )
 
     def _defines_needed(self, target: Expr) -> bool:
         if isinstance(target, Name):

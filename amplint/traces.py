@@ -30,6 +30,7 @@ from amplint.values import (
     Net,
     Optimizer,
     Scaler,
+    Spread,
     Sym,
     Value,
 )
@@ -252,6 +253,8 @@ def _parameters(
     values: list[Value] = []
     for param in scope.params[skip:]:
         if param.kind != "plain":
+            if param.kind == "*":
+                values.append(Spread(Sym("param", env.source.path, scope.qualname, param.name)))
             break
         annotated = _annotated(env, executor, param.annotation, scope, param.name, state)
         if annotated is not None:
@@ -264,8 +267,12 @@ def _parameters(
 
 
 def _keywords(env: ModuleEnv, scope: Scope) -> dict[str, Value]:
-    """Unknown values for keyword-only parameters."""
-    return {p.name: Sym("param", env.source.path, scope.qualname, p.name) for p in scope.params if p.kind == "keyword"}
+    """Unknown values for keyword-only parameters, and for any number of others."""
+    return {
+        "**" if p.kind == "**" else p.name: Sym("param", env.source.path, scope.qualname, p.name)
+        for p in scope.params
+        if p.kind in ("keyword", "**")
+    }
 
 
 def _annotated(

@@ -185,3 +185,93 @@ def test_a_list_that_init_leaves_empty_has_been_filled(lab: Laboratory) -> None:
     """
     saves = events(lab, source, "save")
     assert any(value.__class__.__name__ == "StateOf" for event in saves for value in event.details["contents"])
+
+
+CALLBACKS = """
+import torch
+
+class Callback:
+    def after_epoch(self, trainer):
+        pass
+
+class Checkpoint(Callback):
+    def after_epoch(self, trainer):
+        torch.save({{"optimizer": trainer.optimizer.state_dict()}}, "last.pt")
+
+class Trainer:
+    def __init__(self, model, callbacks=None):
+        self.optimizer = torch.optim.SGD(model.parameters())
+        {made}
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.step()
+        {run}
+
+    def tell(self, event):
+        for callback in self.callbacks:
+            method = getattr(callback, event, None)
+            if method:
+                method(self)
+
+    def add(self, callback):
+        self.callbacks.append(callback)
+
+def main(model, loader):
+    Trainer(model, [Checkpoint()]).fit(loader)
+"""
+IN_TURN = "for callback in self.callbacks: callback.after_epoch(self)"
+
+
+@pytest.mark.parametrize(
+    ("made", "run"),
+    [
+        ("self.callbacks = callbacks or []; self.callbacks.append(Checkpoint())", IN_TURN),
+        ("self.callbacks = [Checkpoint()]", IN_TURN),
+        ("self.callbacks = callbacks", IN_TURN),
+        ("self.callbacks = []; self.add(Checkpoint())", IN_TURN),
+        ("self.callbacks = [Checkpoint()]", "self.tell('after_epoch')"),
+    ],
+)
+def test_callbacks_are_called_in_turn(lab: Laboratory, made: str, run: str) -> None:
+    saves = events(lab, CALLBACKS.format(made=made, run=run), "save")
+    assert any(event.site.module.segment(event.site.node).startswith("torch.save") for event in saves)
+
+
+@pytest.mark.parametrize("made", ["[p for p in given]", "list(given)", "[*given, *given]"])
+def test_a_list_of_unknown_length_is_an_argument_like_any_other(lab: Laboratory, made: str) -> None:
+    source = f"""
+    import torch
+
+    def helper(scaler, params):
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+
+    def train(model, loader):
+        optimizer = torch.optim.SGD(model.parameters())
+        scaler = torch.amp.GradScaler("cuda")
+        given = model.parameters()
+        for x in loader:
+            scaler.scale(model(x)).backward()
+            helper(scaler, {made})
+            scaler.step(optimizer)
+            scaler.update()
+    """
+    clips = events(lab, source, "clip")
+    assert clips
+    assert all(event.details["owners"] for event in clips)
+
+
+def test_arguments_of_any_number_are_unknown_where_nobody_gives_them(lab: Laboratory) -> None:
+    source = """
+    import torch
+
+    def train(loss, *optimizers, **options):
+        scaler = torch.amp.GradScaler("cuda")
+        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        if options.get("more"):
+            scaler.update()
+    """
+    assert events(lab, source, "step")
+    assert events(lab, source, "update")

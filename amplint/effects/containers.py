@@ -86,7 +86,7 @@ class Containers:
             if more is not None:
                 state.heap[(base, "#items")] = (*items, *more)[:16]
             else:
-                state.heap[(base, "#items")] = (*items, pos[0])[:16]
+                state.heap[(base, "#items")] = (*items, Many(pos[0]))[:16]
                 state.heap[(base, "#open")] = True
             return NONE
         if name == "pop" and items:

@@ -270,7 +270,7 @@ class Calls:
         rest = dict(keywords)
         for param in params:
             if param.kind == "*":
-                frame[param.name] = Sequence(*values)
+                frame[param.name] = _rest(values, param.name)
                 values = []
             elif param.kind == "**":
                 made = DictV(state.allocate((id(scope), "kwargs")))
@@ -327,6 +327,14 @@ class Calls:
         if self.too_deep(bound, state):
             return [(state, instance, None)]
         return [(after, instance, signal) for after, _, signal in self.run(bound, positional, keywords, site, state)]
+
+
+def _rest(values: list[Value], name: str) -> Value:
+    """What `*args` holds when these values are left over."""
+    if len(values) == 1 and isinstance(values[0], Spread):
+        return values[0].element
+    spread = [value.element for value in values if isinstance(value, Spread)]
+    return Many(Sym("rest", name, *spread)) if spread else Sequence(*values)
 
 
 def _changed_nothing(

@@ -46,7 +46,9 @@ from amplint.states import Entered, Event, Gradients
 from amplint.values import (
     NONE,
     Class,
+    DictV,
     Func,
+    ListV,
     OpV,
     Scaler,
     StateOf,
@@ -310,6 +312,8 @@ class Executor:
                 return [
                     pair for s, truth in self.split(state, test) for pair in self.split(s, then if truth else orelse)
                 ]
+        if isinstance(value, (ListV, DictV)) and state.heap.get((value, "#items")):
+            return [(state, True)]
         lit = guards.literal(value)
         if isinstance(lit, bool):
             return [(state, lit)]

@@ -93,6 +93,9 @@ class Expressions:
         if isinstance(base, OpV) and base.op == "ite":
             test, then, orelse = base.args
             return OpV("ite", test, self.attribute(then, name, state), self.attribute(orelse, name, state))
+        if isinstance(base, OpV) and base.op == "or" and len(base.args) == 2:
+            first, second = base.args
+            return OpV("ite", first, self.attribute(first, name, state), self.attribute(second, name, state))
         if isinstance(base, Ext):
             return Ext(f"{base.dotted}.{name}")
         if isinstance(base, Instance):
@@ -177,10 +180,11 @@ class Expressions:
         return ItemOf(base, index, taint=base.taint)
 
     def _op_value(self, expr: Op, state: Machine) -> Value:
-        # a display that is only compared with needs no identity
+        # a display that is only compared with needs no identity; `given or []` is a list that will be filled
+        chosen = expr.op in ("or", "and", "ite")
         args = [
             Sequence(*(self.value(i, state) for i in a.items))
-            if isinstance(a, Seq) and not _has_star(a)
+            if isinstance(a, Seq) and not _has_star(a) and not chosen
             else self.value(a, state)
             for a in expr.args
         ]

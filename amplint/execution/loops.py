@@ -250,7 +250,8 @@ class Loops:
 
     def _seen_items(self, sequence: Value, state: Machine) -> tuple[Value, ...]:
         """Those elements of a list that are known, where it may hold others."""
-        return tuple(state.heap.get((sequence, "#items"), ())) if isinstance(sequence, ListV) else ()
+        items = state.heap.get((sequence, "#items"), ()) if isinstance(sequence, ListV) else ()
+        return tuple(item for item in items if not isinstance(item, Many))
 
     def iterations(self, stmt: Loop, sequence: Value, state: Machine) -> int:
         """How often a loop runs: as often as its elements are known, else twice (a comprehension once)."""
