@@ -142,6 +142,13 @@ class Unit:
         """The calls that lead to an event in another function."""
         return [(site, "called here") for site in event.calls]
 
+    def asked_here(self, event: Event) -> Site | None:
+        """The call by which this module asks a helper of another module for an event, None where the event is in this
+        module. Where the helper can know nothing of scales, the call is what is wrong."""
+        if event.site.module is self.source:
+            return None
+        return next((site for site in reversed(event.calls) if site.module is self.source), None)
+
     def name(self, value: Value | None) -> str:
         """A value as the user would write it, e.g. "optimizer"."""
         return guards.describe(value) if value is not None else ""

@@ -157,11 +157,15 @@ class ClipBeforeUnscale(Rule):
         for later in trace.events[position + 1 :]:
             if later.kind == "backward" and later.scaler is not None:
                 owners = later.details["value"].taint.owners
-                if unit.overlap(event.details["owners"], owners):
+                # of a loss of unknown origin one optimizer trains it all
+                alone = not owners and sum(optimizer is not None for optimizer in later.before) == 1
+                if alone or unit.overlap(event.details["owners"], owners):
+                    asked = unit.asked_here(event)
+                    steps = unit.call_steps(event) if asked is None else ((event.site, "the hook is registered here"),)
                     yield Fault(
-                        event.site,
+                        asked or event.site,
                         "the hook clips gradients while they carry the loss scale",
-                        (*unit.call_steps(event), (later.site, "the hook runs during this scaled backward")),
+                        (*steps, (later.site, "the hook runs during this scaled backward")),
                         unit.assumptions(later),
                         unit.confidence(later.scaler),
                     )

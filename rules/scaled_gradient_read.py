@@ -154,7 +154,7 @@ def _asked(unit: Unit, event: Event) -> Site | None:
         reader = calls.pop()
     if reader.module is unit.source:
         return None if reader is event.site else reader
-    return next((site for site in reversed(event.calls) if site.module is unit.source), None)
+    return unit.asked_here(event)
 
 
 def _fetches(site: Site) -> bool:

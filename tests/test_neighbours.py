@@ -165,3 +165,23 @@ def test_what_lies_around_a_package_without_a_mark_is_not_searched(
     monkeypatch.chdir(tmp_path)
     project = Project.for_file(package / "clips.py")
     assert (project.root, project.searched) == (tmp_path, tmp_path)
+
+
+def test_a_helper_that_registers_hooks_can_know_nothing_of_scales(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kit.py").write_text(
+        "def clamp_tensor(g, limit):\n    return g.clamp(-limit, limit)\n\n\n"
+        "def clip_in_backward(net, limit):\n    for p in net.parameters():\n"
+        "        p.register_hook(lambda g: clamp_tensor(g, limit))\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom kit import clip_in_backward\n\n\ndef train(net, loader):\n"
+        "    optimizer = torch.optim.SGD(net.parameters())\n    scaler = torch.amp.GradScaler('cuda')\n"
+        "    clip_in_backward(net, 1.0)\n    for x in loader:\n        optimizer.zero_grad()\n"
+        "        with torch.autocast('cuda'):\n            loss = net(x).mean()\n"
+        "        scaler.scale(loss).backward()\n        scaler.step(optimizer)\n        scaler.update()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert found(run("kit.py")) == []
+    assert found(run(".")) == found(run("train.py")) == [("AMP201", "train.py", 8)]

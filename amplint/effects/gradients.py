@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from amplint.program import Attr, Call, Stmt
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
     from amplint.effects.dispatch import Effects
     from amplint.machine import CallOutcome, Machine
+
+
+#: a function that limits values, by its name
+_CLIPS = re.compile(r"clamp(?:_|$)|clip(?:_|$)|nan_to_num$")
 
 
 class GradientEffects:
@@ -162,7 +167,7 @@ class GradientEffects:
             words = func.scope.words
         elif isinstance(func, Partial) and isinstance(func.parts[0], Ext):
             words = frozenset((func.parts[0].dotted.rpartition(".")[2],))
-        clips = not words.isdisjoint({"clamp", "clamp_", "clip", "clip_", "nan_to_num", "clamp_min", "clamp_max"})
+        clips = any(_CLIPS.match(word) for word in words)
         self.x.record("hook", site, state, details={"owners": owners, "clips": clips})
 
     def parameter_method(
