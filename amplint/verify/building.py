@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,11 @@ def _driver_of(
         return [Driver("module", unit.path)]
     if unit.cls is None:
         return [Driver("function", unit.path, unit.name, once=_makes_and_loops(project, unit), loops=_loops(unit.node))]
-    return [_class_driver(project, unit, events, callers)]
+    driver = _class_driver(project, unit, events, callers)
+    below = [replace(driver, path=project.classes[name][0], name=name) for name in project.subclasses(unit.cls)]
+    text = ast.unparse(project.classes[unit.cls][1])
+    abstract = "NotImplementedError" in text or "abstractmethod" in text
+    return [*below, driver] if abstract else [driver, *below]
 
 
 def _loops(node: ast.AST) -> bool:

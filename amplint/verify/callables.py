@@ -12,6 +12,7 @@ from amplint.verify.guesses import (
     LOSS,
     MODEL,
     OPTIMIZER,
+    OPTIMIZER_CLASS,
     PASS_THROUGH,
     SCALER,
     SCHEDULER,
@@ -46,6 +47,9 @@ from amplint.verify.standins import (
 
 #: what asks an object for its state to write it somewhere
 PICKLING = {f"{module}.{name}" for module in ("pickle", "cloudpickle", "dill") for name in ("dump", "dumps")}
+
+#: the name of a class, or of a function that makes something
+MAKER = re.compile(r"^[A-Z]\w*[a-z]|^_?(build|make|create|get|init|load|define|setup|prepare|from)(_|$)")
 
 
 class Callables(Operations):
@@ -174,6 +178,9 @@ class Callables(Operations):
         if given and re.search(r"clip", name, re.I):
             self.assume(f"{unknown.label}() clips like clip_grad_norm_")
             return self.call_library("torch.nn.utils.clip_grad_norm_", [given, 1.0], {})
+        if _all_weights(args[:1]) and (OPTIMIZER.search(name) or OPTIMIZER_CLASS.search(name) or name.endswith("()")):
+            # a class that is found by its name in the settings is an optimizer where it is given weights
+            return self.optimizer(f"optimizer in line {self.line}", args[0], keywords)
         if given and self.plan.flagged(self.path, self.line):
             self.outside.append(unknown.label)
         if unknown.label in PICKLING and args:
@@ -190,6 +197,8 @@ class Callables(Operations):
             return args[0] if len(args) == 1 or not all(isinstance(a, Unknown) for a in args) else tuple(args)
         tensors = self._tensors(values)
         loss_like = bool(LOSS.search(name))
+        if MODEL.search(name) and not loss_like and not tensors and MAKER.search(name):
+            return self.model(f"{unknown.label} in line {self.line}#{next(self.serial)}")
         if MODEL.search(name) and not loss_like and name != "model_fn":
             return self.call_model(self.bind(unknown, "model"), args, keywords)
         if tensors:
@@ -206,6 +215,12 @@ class Callables(Operations):
         ):
             return Unknown(re.sub(r"^_?(build|make|create|get|init)_?", "", name) or name)
         return Unknown(f"{unknown.label}()", self.ledger.backwards)
+
+
+def _all_weights(args: list[object]) -> bool:
+    """Whether the arguments are a list of weights, or of groups of them."""
+    groups = [v for arg in args for v in (arg if isinstance(arg, list) else [])]
+    return bool(groups) and all(isinstance(g, nn.Parameter) or (isinstance(g, dict) and "params" in g) for g in groups)
 
 
 def _may_be_network(label: str) -> bool:

@@ -217,6 +217,14 @@ class CallGraph:
                 out |= self._method(above, name, below=(*below, cls))
         return out
 
+    def subclasses(self, cls: str) -> list[str]:
+        """The classes that extend one directly, in the order of the files."""
+        return [
+            name
+            for name, (_, node) in self.classes.items()
+            if name != cls and any(dotted(base).rsplit(".", 1)[-1] == cls for base in node.bases)
+        ]
+
     def callers(self) -> dict[tuple[str, str], set[tuple[str, str]]]:
         out: dict[tuple[str, str], set[tuple[str, str]]] = {key: set() for key in self.units}
         for unit in self.units.values():

@@ -21,6 +21,8 @@ NOMINAL = PLAIN[0]
 OVERFLOW = CONDITIONS[0]
 #: the share of gradients that a factor of the program's own may lose where a scaler is missing
 LOST = 0.1
+#: what becomes of the scale in a number that is made of gradients
+POWERS = (1.0, 2.0, 0.5, -1.0)
 #: newer ones keep the casts that were made under no_grad apart
 LAST_WITH_SHARED_CACHE = (2, 9)
 
@@ -259,7 +261,7 @@ def gradient_read(case: Case) -> Judgement | None:
             for a, b in zip(case.observed(seen), case.observed(plain), strict=False)
             if b not in (0.0,) and math.isfinite(a) and math.isfinite(b)
         ]
-        factor = [p for p in pairs if abs(p[0] / p[1] / scale - 1) < 1e-3]
+        factor = [p for p in pairs if any(abs(p[0] / p[1] / scale**power - 1) < 1e-3 for power in POWERS)]
         if factor and len(case.observed(seen)) == len(case.observed(plain)):
             return Judgement(
                 "confirmed", f"reads {factor[0][0]:.4g} where the gradient gives {factor[0][1]:.4g}", NOMINAL.name
@@ -476,6 +478,12 @@ def checkpoint(case: Case) -> Judgement | None:
         return Judgement("inconclusive", reason="no scaler is alive where the checkpoint is made")
     if not seen.world.scalers or all(not getattr(s, "wanted", True) for s in seen.world.scalers):
         return None
+    if not seen.steps_taken:
+        return Judgement(
+            "conditional",
+            f"a scaler is alive, and what is saved holds the state of {' and '.join(sorted(kinds))} alone",
+            "a scale that has changed",
+        )
     half = case.run(HALF)
     settled = half.world.scalers[0].get_scale() if half.world.scalers else 0.0
     again = case.run(replace(HALF, name="resumed with the scaler's state", scale=settled)) if settled > 1 else half

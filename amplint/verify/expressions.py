@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ from amplint.verify.plain import MAX_BITS, MAX_ITEMS, PLAIN, Unsupported
 if TYPE_CHECKING:
     from amplint.verify.machine import World
 
+#: how deep a function may call itself
+DEEPEST = 3
 #: attribute names with two leading underscores never leave the interpreter, but for these
 HARMLESS_DUNDERS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", "__name__", "__iter__", "__next__"}
 
@@ -46,6 +49,11 @@ class Expressions:
         self.depth = 0
         self.yields: list[Callable[[object], object]] = []
         self.managers: list[bool] = []
+        #: how many constructors of networks run
+        self.constructing = 0
+        #: how many calls of each function run
+        self.active: Counter[int] = Counter()
+        self._locals: dict[int, frozenset[str]] = {}
 
     # what the layer above defines, and this one needs
 
@@ -343,11 +351,19 @@ class Expressions:
             return GeneratorCall(function, args, keywords)
         if self.depth > 40:
             raise BudgetSpent
-        scope = self._frame(function, args, keywords)
+        if _is_abstract(function.node):
+            # what another class does there is not in sight
+            return self.world.call(Unknown(function.name), args[function.owner is not None :], keywords)
         node = function.node
+        if self.active[id(node)] >= DEEPEST and any(isinstance(part, ast.For | ast.If) for part in ast.walk(node)):
+            # a recursion over the parts of something ends where those of a stand-in do not
+            self.world.assume(f"{function.name}() ends")
+            return Unknown(f"{function.name}()")
+        scope = self._frame(function, args, keywords)
         place = (self.world.path, self.world.line)
         span = self.world.span
         self.depth += 1
+        self.active[id(node)] += 1
         try:
             if isinstance(node, ast.Lambda):
                 return self.eval(node.body, scope)
@@ -357,13 +373,17 @@ class Expressions:
             return result.value
         finally:
             self.depth -= 1
+            self.active[id(node)] -= 1
             self.world.path, self.world.line = place
             self.world.span = span
 
     def _frame(self, function: Function, args: list[object], keywords: dict[str, object]) -> Scope:
         scope = Scope(function.scope, function.scope.path)
         if not isinstance(function.node, ast.Lambda):
-            scope.locals_ = _assigned_names(function.node)
+            known = self._locals.get(id(function.node))
+            if known is None:
+                known = self._locals[id(function.node)] = _assigned_names(function.node)
+            scope.locals_ = known
         spec = function.node.args
         positional = [*spec.posonlyargs, *spec.args]
         if function.owner is not None and positional:
@@ -391,7 +411,12 @@ class Expressions:
         instance = Instance(cls)
         init = cls.find("__init__")
         if isinstance(init, Function):
-            self.call_function(init, [instance, *args], keywords)
+            network = (cls.library_base() or "").endswith("Module")
+            self.constructing += network
+            try:
+                self.call_function(init, [instance, *args], keywords)
+            finally:
+                self.constructing -= network
         elif cls.fields is not None:
             for i, name in enumerate(cls.fields):
                 if i < len(args):
@@ -449,6 +474,16 @@ class Expressions:
             value.namespace[name] = new
         else:
             self.world.set_attribute(value, name, new)
+
+
+def _is_abstract(node: Any) -> bool:
+    """Whether a function does nothing but say that it is not there."""
+    if isinstance(node, ast.Lambda):
+        return False
+    body = [s for s in node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    if len(body) != 1 or not isinstance(body[0], ast.Raise) or body[0].exc is None:
+        return not body and any("abstract" in ast.unparse(d) for d in node.decorator_list)
+    return "NotImplementedError" in ast.unparse(body[0].exc)
 
 
 def _assigned_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:

@@ -13,9 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 OPTIMIZER = re.compile(r"(?<![a-z])(opt|optim)|optimi[sz]er|solver|(^|_)opt", re.I)
+#: classes of optimizers that do not say so
+OPTIMIZER_CLASS = re.compile(
+    r"Adam|SGD|Lion|Adagrad|LAMB|LARS|RMSprop|Adafactor|Prodigy|Sophia|Shampoo|Muon|Ranger", re.I
+)
+SETTINGS = re.compile(r"^(\w+_)?(cfgs?|config|args|params|hparams|settings|options|name)$", re.I)
 SCALER = re.compile(r"scaler|(^|_)amp_?scale", re.I)
 SCHEDULER = re.compile(r"sched|warmup|(^|_)lr_(?!$)|lr_schedule", re.I)
-LOSS = re.compile(r"loss|criterion|objective|cost", re.I)
+LOSS = re.compile(r"loss|criteri(on|a)|(^|_)cri(_|$)|objective|cost", re.I)
 MODEL = re.compile(
     r"model|net|encoder|decoder|backbone|head|gen(erator)?$|disc(riminator)?$|critic|actor|policy|student|teacher"
     r"|unet|vae|transformer|classifier|module|trunk|mapping|tower|^[GDFE]$|(^|_)enc$|(^|_)dec$|agent|value$|query$|item$",
@@ -29,6 +34,17 @@ OFF = re.compile(
 INTEGER = re.compile(
     r"accum|every|window|interval|freq|steps?$|^n_|num_|micro|chunks?|iter|batch_size|size$|period|^k$", re.I
 )
+#: where counting begins, which of several processes this is, and that nothing failed: 0 in a training that starts
+START = re.compile(
+    r"(^|_)(start|begin|first|initial|resumed?|finished|trained|done|last|offset|rank)(_|$)"
+    r"|(return|exit|ret)_?code|errno"
+    r"|(^|_)(init|warm_?up)_(it|iters?|iterations?|steps?|epochs?)$",
+    re.I,
+)
+#: how many steps a whole training has
+TOTAL = re.compile(r"(^|_)(max|total|train(ing)?)_(?!.*accum)(\w+_)?(it|iters?|iterations?|steps?|updates?)$", re.I)
+#: how often something is repeated
+COUNT = re.compile(r"(epochs|steps|iters|iterations|batches|updates)$", re.I)
 LIMIT = re.compile(r"clip|norm|thresh|limit|max_grad", re.I)
 PASS_THROUGH = re.compile(
     r"tqdm|track|progress|log_every|prefetch|cycle|prepare|to_device|move|collate|wrap|ddp|parallel", re.I

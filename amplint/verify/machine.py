@@ -75,6 +75,7 @@ class World(Protocol):
     ) -> None: ...
     def observe(self, value: object) -> None: ...
     def harmless(self, path: str, node: ast.stmt) -> bool: ...
+    def passable(self, path: str, node: ast.stmt) -> bool: ...
     def assume(self, text: str) -> None: ...
     def saw_dict(self, path: str, node: ast.AST, content: object) -> None: ...
     def matches(self, error: UserError, kinds: list[object]) -> bool: ...
@@ -179,6 +180,7 @@ class Machine(Expressions):
     def do_AugAssign(self, node: ast.AugAssign, scope: Scope) -> None:
         load = ast.copy_location(_as_load(node.target), node.target)
         value = self.world.binary(node.op, self.eval(load, scope), self.eval(node.value, scope))
+        self.world.observe(value)
         self.assign(node.target, value, scope)
 
     def do_Delete(self, node: ast.Delete, scope: Scope) -> None:
@@ -193,7 +195,11 @@ class Machine(Expressions):
 
     def do_If(self, node: ast.If, scope: Scope) -> None:
         arms = (_span(node.body), _span(node.orelse))
-        self.block(node.body if self.condition(node.test, scope, arms) else node.orelse, scope)
+        chosen = node.body if self.condition(node.test, scope, arms) else node.orelse
+        if chosen and isinstance(chosen[-1], ast.Raise) and not self.trying and self.world.passable(scope.path, node):
+            self.world.assume(f"the check in line {node.lineno} is passed")
+            return
+        self.block(chosen, scope)
 
     def do_For(self, node: ast.For, scope: Scope) -> None:
         iterable = self.eval(node.iter, scope)

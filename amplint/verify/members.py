@@ -22,6 +22,7 @@ from amplint.verify.guesses import (
     SCALER,
     SCALER_METHODS,
     SCHEDULER,
+    SETTINGS,
     TENSOR_DENIED,
 )
 from amplint.verify.objects import (
@@ -57,6 +58,9 @@ from amplint.verify.standins import (
     State,
     raised_by_amp,
 )
+
+#: the device of a program, whatever the replay's is
+CUDA = "torch.device.cuda"
 
 
 class Members(Callables):
@@ -151,6 +155,10 @@ class Members(Callables):
             return self.method(self.bind(value, "optimizer"), name, args, keywords)
         if name == "backward" and (value.data or LOSS.search(label)) and not args:
             self.backward([value], keywords)
+            return None
+        if name in ("backward", "manual_backward") and args and self._tensors(args[:1]):
+            self.assume(f"{label}.{name}() runs the backward of what it is given")
+            self.backward(args[:1], keywords)
             return None
         if name in ("parameters", "named_parameters", "modules", "named_modules"):
             return self.method(self.bind(value, "model"), name, args, keywords)
@@ -463,6 +471,8 @@ class Members(Callables):
         if name.startswith("__") and name not in ("__init__", "__call__", "__enter__", "__exit__"):
             return Unknown(name)
         if isinstance(value, Dotted):
+            if value.name == CUDA and name in ("type", "index"):
+                return "cuda" if name == "type" else 0
             return self.dotted(f"{value.name}.{name}")
         if isinstance(value, functions.Context):
             return self.guarded(lambda: value.get(name))
@@ -478,11 +488,11 @@ class Members(Callables):
             if value.data and name in ("dtype", "requires_grad", "is_cuda", "T", "mT", "ndim"):
                 return getattr(self.tensor(value), name)
             if name == "device":
-                return Dotted("torch.device.cuda")
+                return Dotted(CUDA)
             return value.child(name, f"{value.label}.{name}")
         if isinstance(value, Tensor):
             if name in ("device",):
-                return Dotted("torch.device.cuda")
+                return Dotted(CUDA)
             if name in (
                 "grad",
                 "data",
@@ -525,8 +535,8 @@ class Members(Callables):
             if name in MODEL_METHODS or name in ("eval", "to", "cuda", "cpu", "type"):
                 return self._bound(value, name)
             if name == "device":
-                return Dotted("torch.device.cuda")
-            if name in ("config", "cfg", "name") or INTEGER.search(name):
+                return Dotted(CUDA)
+            if SETTINGS.search(name) or INTEGER.search(name):
                 return Unknown(f"{value.label}.{name}")
             return value.part(name)
         if isinstance(value, nn.Module):
@@ -537,6 +547,8 @@ class Members(Callables):
             native = self.native(value) if value.native is not None or value.cls.library_base() else None
             if native is not None:
                 if isinstance(native, nn.Module):
+                    if name in ("module", "_orig_mod"):
+                        return value
                     if name in MODEL_METHODS or name in ("eval", "to", "cuda"):
                         return self._bound(native, name)
                     made = Unknown(f"{value.cls.name}.{name}")

@@ -50,6 +50,7 @@ from amplint.verify.props import (
     Stack,
 )
 from amplint.verify.standins import (
+    SIZE,
     Model,
     Optimizer,
     Region,
@@ -90,6 +91,9 @@ class Operations(Surroundings):
     def binary(self, op: ast.operator, left: object, right: object) -> object:
         a, b = self._operand(left, right), self._operand(right, left)
         a, b = self._operand(a, b), self._operand(b, a)
+        if self.plan.short and isinstance(op, ast.Mod) and isinstance(a, int) and isinstance(b, int):
+            # what happens every so many steps happens at every second one
+            b = 2 if b > self.plan.length else b
         if isinstance(a, Unknown) and isinstance(b, Unknown):
             return Unknown(f"{a.label} {symbol(op)} {b.label}")
         if isinstance(a, Unknown) or isinstance(b, Unknown):
@@ -132,6 +136,7 @@ class Operations(Surroundings):
             return self.tensor_operation("compare", COMPARE[type(op)], [left, right])
         if isinstance(left, Dotted) and isinstance(right, Dotted):
             return (left.name == right.name) == isinstance(op, ast.Eq)
+        left, right = _device_text(left), _device_text(right)
         try:
             return COMPARE[type(op)](left, right)
         except TypeError as error:
@@ -144,6 +149,9 @@ class Operations(Surroundings):
             given = self.plan.flag(f"{left.label} is None")
             if given is not None:
                 return given
+            if self.decided.get(left.label) is False:
+                # what is optional is None where it is not true
+                return True
             self.assume(f"{left.label} is not None")
             return False
         if isinstance(left, Unknown) and isinstance(right, bool):
@@ -338,7 +346,10 @@ class Operations(Surroundings):
                 self._overflow(before, versions)
 
     def _all_parameters(self) -> list[nn.Parameter]:
-        return self.parameters_in([*self.models.values()])
+        """The weights of all networks; which ones there are changes only with another network."""
+        if self._weights_of != len(self.models):
+            self._weights_of, self._weights = len(self.models), self.parameters_in([*self.models.values()])
+        return self._weights
 
     def _overflow(self, before: dict[int, Tensor | None], versions: dict[int, int]) -> None:
         """Put an infinity into the gradients of one network that this backward reached."""
@@ -366,7 +377,9 @@ class Operations(Surroundings):
         if isinstance(value, Unknown):
             value = self._sequence(value)
         if isinstance(value, range):
-            return iter(itertools.islice(value, self.plan.length if len(value) > self.plan.length else len(value)))
+            # two of the same blocks in a network are as good as many
+            most = 2 if self.machine.constructing else self.plan.length
+            return iter(itertools.islice(value, min(most, len(value))))
         if isinstance(value, dict):
             return iter(list(value))
         if isinstance(value, str):
@@ -486,10 +499,18 @@ class Operations(Surroundings):
             if isinstance(key, PLAIN):
                 if key in value:
                     return value[key]
-                if isinstance(value, State):
+                if isinstance(value, State) or "params" in value:
+                    # of a state, or of a group of weights, a stand-in holds the least
                     return Unknown(str(key))
+                if not self.machine.trying:
+                    # nobody asks for what is not there: something that is out of sight has put it in
+                    self.assume(f"{key!r} is in a dict")
+                    value[key] = Unknown(str(key))
+                    return value[key]
                 raise self.fail(KeyError(key))
             return value.get(id(key), next(iter(value.values()), Unknown("item")))
+        if isinstance(value, torch.Size) and isinstance(key, int) and not -len(value) <= key < len(value):
+            return SIZE
         if isinstance(value, list | tuple | str | range | deque):
             if isinstance(key, int | slice):
                 return self.guarded(lambda: value[key])  # type: ignore[index]
@@ -592,6 +613,13 @@ class Operations(Surroundings):
             elif isinstance(kind, UserClass) and isinstance(error.error, Instance) and error.error.cls is kind:
                 return True
         return False
+
+
+def _device_text(value: object) -> object:
+    """What a device is compared with: the text that names it."""
+    if isinstance(value, Dotted) and value.name.startswith("torch.device."):
+        return value.name.rsplit(".", 1)[1]
+    return str(value) if isinstance(value, torch.device) else value
 
 
 def _as_sets(op: ast.operator, left: list[object], right: list[object]) -> list[object]:

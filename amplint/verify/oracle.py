@@ -39,6 +39,8 @@ HALF = Run("fp16 gradients", half_grads=True, scale=65536.0, gain=16.0)
 TOLERANCE = 1e-4
 #: what the search for a way to the flagged line may take, in processor time
 SEARCH_SECONDS = 2.0
+#: a run that takes longer, in processor time, is cut to so many backwards where that leads to the flagged line too
+LONG_SECONDS, FEWER = 0.4, 12
 
 
 @dataclass
@@ -79,6 +81,7 @@ class _Attempt:
     changes: dict[str, Any]
     outcome: Outcome
     limit: int
+    seconds: float
 
 
 def _score(outcome: Outcome) -> tuple[int, ...]:
@@ -117,7 +120,8 @@ class Case:
         """Look for drivers, flags, numbers and loop lengths with which the flagged line runs and two steps are made.
 
         First every driver as it is. Where that reaches the line and makes no steps: longer loops, gradients and
-        limits that a condition on a norm lets through. Then, with the two outermost drivers, the flags around
+        limits that a condition on a norm lets through. Then decisions that were taken before they led past the
+        line, and intervals that no loop here is long enough for; with the two outermost drivers, the flags around
         the line the other way, and the faults that lead to it (a bad loss, an exception).
         """
         deadline = time.process_time() + SEARCH_SECONDS
@@ -126,8 +130,10 @@ class Case:
         def attempt(setting: Setting, changes: dict[str, Any] | None = None, limit: int = 24) -> bool:
             if tried and time.process_time() > deadline:
                 return True
+            begin = time.process_time()
             outcome = self.stage.execute(replace(PLAIN[0], **(changes or {})), setting, None, limit)
-            tried.append(_Attempt(_score(outcome), setting, changes or {}, outcome, limit))
+            seconds = time.process_time() - begin
+            tried.append(_Attempt(_score(outcome), setting, changes or {}, outcome, limit, seconds))
             return tried[-1].score[0] == 2
 
         def search() -> bool:
@@ -148,6 +154,12 @@ class Case:
             flags: list[dict[str, bool]] = []
             for name in self.replay.guards:
                 flags += [{name: True}, {name: False}, {f"{name} is None": False}, {f"{name} is None": True}]
+            for first in list(tried):
+                turned = {**first.setting.flags, **first.outcome.world.unfortunate}
+                if first.outcome.world.unfortunate and attempt(replace(first.setting, flags=turned)):
+                    return True
+            if any(not first.outcome.reached and attempt(replace(first.setting, short=True)) for first in list(tried)):
+                return True
             for driver in drivers[:2]:
                 if any(attempt(Setting(driver), change) for change in ({"bad_loss_at": 2}, {"fail": True})):
                     return True
@@ -160,10 +172,23 @@ class Case:
             return None
         best = max(tried, key=lambda a: a.score)
         self.setting, self.changes, self.limit = best.setting, best.changes, best.limit
+        self.scout = self._shortened(best)
         reference = self.stage.execute(replace(REFERENCE, **self.changes), self.setting, None, self.limit)
         self.assignment = reference.world.plan.assign(reference.world)
-        self.scout = best.outcome
-        return best.outcome
+        if not self.assignment:
+            # whose the weights are was clear from the start: these runs need not be repeated
+            self.runs.update({outcome.run: outcome for outcome in (self.scout, reference)})
+        return self.scout
+
+    def _shortened(self, best: _Attempt) -> Outcome:
+        """The run that was found, or a shorter one in its place where it is slow and has more steps than needed."""
+        if best.seconds < LONG_SECONDS or best.limit <= FEWER or best.outcome.steps_taken < FEWER:
+            return best.outcome
+        shorter = self.stage.execute(best.outcome.run, best.setting, None, FEWER)
+        if _score(shorter)[:3] != best.score[:3]:
+            return best.outcome
+        self.limit = FEWER
+        return shorter
 
     def adopt(self, replay: Replay) -> bool:
         """Take another finding of the same program, if the way found already leads to its line."""

@@ -38,6 +38,7 @@ class Plan:
         classes: set[str],
         model_names: set[str],
         length: int,
+        short: bool = False,
     ) -> None:
         self._flagged = flagged
         self.wanted = wanted
@@ -50,6 +51,8 @@ class Plan:
         self._classes = classes
         self._model_names = model_names
         self.length = length
+        #: whether intervals that are longer than the loops are cut to 2
+        self.short = short
         self.assignment: dict[str, list[tuple[str, int, int]]] | None = None
         self.default_dtype: torch.dtype | None = None
         self.random = 0

@@ -79,6 +79,7 @@ class PythonLibrary(TorchLibrary):
 
     def builtin_range(self, *args: object) -> range:
         numbers = []
+        guessed = len(args) == 2 and isinstance(args[1], Unknown)
         for value in args:
             if isinstance(value, Unknown):
                 value = self.number(value)
@@ -87,6 +88,9 @@ class PythonLibrary(TorchLibrary):
             if not isinstance(value, int | float):
                 raise self.fail(TypeError(f"'{type(value).__name__}' object cannot be interpreted as an integer"))
             numbers.append(int(value))
+        if guessed and numbers[1] <= numbers[0]:
+            # nobody writes a loop that never turns: the end lies behind the begin
+            numbers[1] = numbers[0] + 2
         return self.guarded(lambda: range(*numbers))  # type: ignore[no-any-return]
 
     def builtin_enumerate(self, value: object, start: object = 0) -> Iterator[object]:

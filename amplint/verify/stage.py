@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from amplint.verify import device
-from amplint.verify.guesses import AMP_FLAG, INTEGER, LIMIT, MODEL, OFF, SCALER
+from amplint.verify.guesses import AMP_FLAG, COUNT, INTEGER, LIMIT, MODEL, OFF, OPTIMIZER, SCALER, START
 from amplint.verify.machine import Machine
 from amplint.verify.objects import (
     BudgetSpent,
@@ -63,12 +63,16 @@ class Outcome:
 
 @dataclass
 class Setting:
-    """A way to drive a replay: which driver, which flags turned, how long the loops are, and what numbers are."""
+    """A way to drive a replay: which driver, which flags turned, how long the loops are, and what numbers are.
+
+    `short` cuts intervals that are longer than the loops.
+    """
 
     driver: Driver
     flags: dict[str, bool] = field(default_factory=dict)
     length: int = 6
     numbers: dict[str, float] = field(default_factory=dict)
+    short: bool = False
 
 
 class Stage:
@@ -169,6 +173,7 @@ class Stage:
             classes=self.classes,
             model_names=self.model_names,
             length=setting.length,
+            short=setting.short,
         )
         plan.assignment = assignment
         world = TorchWorld(ledger, plan)
@@ -242,6 +247,7 @@ class _Drive:
         if not isinstance(cls, UserClass):
             raise Unsupported(f"{driver.name} is not a class")
         instance = self._make(cls)
+        self._fill(cls, instance, [*driver.methods, *driver.tail])
         self.world.assume(f"{', '.join(driver.methods)} of one {driver.name} run in a loop")
 
         def once(i: int) -> None:
@@ -264,12 +270,40 @@ class _Drive:
         init = cls.find("__init__")
         if isinstance(init, Function):
             args, keywords = self.arguments(init, 0, skip=1, lasting=True)
+            if not isinstance(init.node, ast.Lambda) and isinstance(init.node.body[-1], ast.Raise):
+                # a class of which there are no objects: its methods belong to it alone
+                return Instance(cls)
             return self.machine.instantiate(cls, args, keywords)
         if cls.fields is not None:
             return self.machine.instantiate(
                 cls, [], {name: self._unknown(name, 0) for name in cls.fields if cls.find(name) is None}
             )
         return self.machine.instantiate(cls, [], {})
+
+    def _fill(self, cls: UserClass, instance: Instance, driven: list[str]) -> None:
+        """Take what a constructor leaves None for set, where that is the business of methods that are not driven.
+
+        An optimizer that nothing in the class sets is set from outside; so are flags that the finding decides.
+        """
+        for name, value in instance.attrs.items():
+            given = self.world.plan.flag(f"self.{name}")
+            if isinstance(value, bool) and given is not None and given != value:
+                self.world.assume(f"self.{name} is {'true' if given else 'false'}")
+                instance.attrs[name] = given
+        for name, value in instance.attrs.items():
+            if isinstance(value, list) and not value and name.endswith("s") and OPTIMIZER.search(name):
+                self.world.assume(f"self.{name} are two")
+                value.extend(Unknown(f"self.{name}[{i}]") for i in range(2))
+        empty = {name for name, value in instance.attrs.items() if value is None}
+        if not empty:
+            return
+        driven_too = _reached_by(cls, driven)
+        inside = set().union(*(_attributes_set(cls.find(name)) for name in driven_too))
+        outside = set().union(*(_attributes_set(cls.find(name)) for name in _methods(cls) - driven_too - {"__init__"}))
+        for name in empty - inside:
+            if name in outside or (OPTIMIZER.search(name) and not SCALER.search(name)):
+                self.world.assume(f"self.{name} is set before")
+                instance.attrs[name] = Unknown(f"self.{name}")
 
     def _call(self, function: Any, i: int) -> None:
         plain, skip = function, 0
@@ -342,6 +376,9 @@ class _Drive:
                 world.assume(f"{name} is not None")
                 return self._unknown(name, i)
             return None
+        if type(default) is int and default == 0 and COUNT.search(name) and not START.search(name):
+            # whoever calls it wants more than nothing
+            return self._unknown(name, i)
         return default
 
     def _class_of(self, arg: ast.arg, scope: Scope) -> UserClass | None:
@@ -369,6 +406,45 @@ class _Drive:
             return old
         made = self.kept[name] = Unknown(name, i + 1, data=fresh)
         return made
+
+
+def _methods(cls: UserClass) -> set[str]:
+    """The names of the methods of a class and of those of the user's that it extends."""
+    own = {name for name, value in cls.namespace.items() if _body_of(value) is not None}
+    return own.union(*(_methods(base) for base in cls.bases if isinstance(base, UserClass)))
+
+
+def _body_of(value: object) -> ast.AST | None:
+    while value is not None and not isinstance(value, Function):
+        value = value[1] if isinstance(value, tuple) and len(value) == 2 else getattr(value, "function", None)
+    return value.node if isinstance(value, Function) else None
+
+
+def _reached_by(cls: UserClass, names: list[str]) -> set[str]:
+    """The methods that some methods of a class call on `self`, and they themselves."""
+    out: set[str] = set()
+    queue = list(names)
+    while queue:
+        name = queue.pop()
+        body = _body_of(cls.find(name))
+        if name in out or body is None:
+            continue
+        out.add(name)
+        queue.extend(node.attr for node in ast.walk(body) if isinstance(node, ast.Attribute))
+    return out
+
+
+def _attributes_set(method: object) -> set[str]:
+    """The attributes of `self` that a method sets to something."""
+    body = _body_of(method)
+    out: set[str] = set()
+    for node in ast.walk(body) if body is not None else ():
+        if isinstance(node, ast.Assign) and not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            for target in node.targets:
+                for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+                        out.add(part.attr)
+    return out
 
 
 def _snake_case(name: str) -> str:

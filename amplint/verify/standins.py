@@ -196,17 +196,18 @@ def applied(layer: Any, x: Tensor) -> Tensor:
 class Model(nn.Module):
     """A network in place of the user's: three small layers, any arguments, a 4 x 4 result.
 
+    `depth` is the number of its layers where it is given none; without any it hands its input on.
     `part(name)` is what an attribute of it stands for: a network that shares one of its layers.
     """
 
-    def __init__(self, label: str, ledger: Ledger, layers: list[nn.Linear] | None = None) -> None:
+    def __init__(self, label: str, ledger: Ledger, layers: list[nn.Linear] | None = None, depth: int = 3) -> None:
         super().__init__()
         self.label = label
         self.ledger = ledger
         self.parts: dict[str, Model] = {}
         if layers is None:
             layers = []
-            for i in range(3):
+            for i in range(depth):
                 layer = nn.Linear(SIZE, SIZE)
                 with torch.no_grad():
                     layer.weight.copy_(noise(label, i, 0) * 0.5)
@@ -230,10 +231,13 @@ class Model(nn.Module):
     def part(self, name: str) -> Model:
         if name not in self.parts:
             layers = list(self.layers)
-            self.parts[name] = Model(f"{self.label}.{name}", self.ledger, [layers[len(self.parts) % len(layers)]])  # type: ignore[list-item]
+            shared = [layers[len(self.parts) % len(layers)]] if layers else []
+            self.parts[name] = Model(f"{self.label}.{name}", self.ledger, shared)  # type: ignore[arg-type]
         return self.parts[name]
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        if inputs and not self.layers:
+            return fitted(inputs[0])
         x = torch.zeros(SIZE, SIZE)
         for i, value in enumerate(inputs):
             x = x + fitted(value) * (1.0 + 0.1 * i)
@@ -267,8 +271,12 @@ class Composite(Model):
         if not len(self.members):
             return super().forward(*inputs)
         x = sum((fitted(v) * (1.0 + 0.1 * i) for i, v in enumerate(inputs)), torch.zeros(SIZE, SIZE))
-        for member in self.members:
-            made = torch.tanh(member(x))
+        for i, member in enumerate(self.members):
+            if i == 1 and self.ledger.run.island:
+                with torch.autocast(device.kind(), enabled=False):
+                    made = torch.tanh(member(x.float()))
+            else:
+                made = torch.tanh(member(x))
             x = made + 0.3 * x.to(made.dtype)
         return x
 
@@ -321,9 +329,22 @@ class Optimizer(torch.optim.Optimizer):
                 parameter.grad = torch.zeros_like(parameter.grad)
 
     def step(self, closure: Callable[[], object] | None = None, *rest: object) -> object:  # type: ignore[override]
-        if self.user_step is not None:
-            return self.user_step(*([closure] if closure is not None else []))
-        return self.record(closure)
+        if self.user_step is None:
+            return self.record(closure)
+        before, given = len(self.ledger.steps), self._given(1.0)
+        result = self.user_step(*([closure] if closure is not None else []))
+        if len(self.ledger.steps) == before:
+            # a rule of its own, that hands on to no other optimizer
+            self.ledger.record_step(self, given)
+        return result
+
+    def _given(self, factor: float) -> Tensor:
+        """The gradients that the optimizer finds, in one row."""
+        gradients = [
+            (p.grad.detach() if p.grad is not None else torch.zeros_like(p)).double().reshape(-1) * factor
+            for p in self.parameters()
+        ]
+        return torch.cat(gradients).clone() if gradients else torch.zeros(0)
 
     def record(self, closure: Callable[[], object] | None = None) -> object:
         result = closure() if callable(closure) else None
@@ -334,11 +355,7 @@ class Optimizer(torch.optim.Optimizer):
                 return result
             scale = getattr(self, "grad_scale", None)
             factor = 1.0 / float(scale) if scale is not None else 1.0
-        gradients = [
-            (p.grad.detach() if p.grad is not None else torch.zeros_like(p)).double().reshape(-1) * factor
-            for p in self.parameters()
-        ]
-        self.ledger.record_step(self, torch.cat(gradients).clone() if gradients else torch.zeros(0))
+        self.ledger.record_step(self, self._given(factor))
         self.ledger.stepped_dtypes.update(p.dtype for p in self.parameters())
         if self.ledger.run.learn:
             with torch.no_grad():

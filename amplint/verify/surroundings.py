@@ -23,6 +23,8 @@ from amplint.verify.guesses import (
     LOSS,
     OFF,
     ON,
+    START,
+    TOTAL,
 )
 from amplint.verify.machine import Machine
 from amplint.verify.objects import (
@@ -68,11 +70,15 @@ class Surroundings:
         self.plan = plan
         self.machine: Machine = None  # type: ignore[assignment]
         self.models: dict[str, Model] = {}
+        self._weights: list[nn.Parameter] = []
+        self._weights_of = 0
         self.optimizers: dict[str, Optimizer] = {}
         self.scalers: list[Scaler] = []
         self.roles: dict[str, Any] = {}
         self.assumed: dict[str, None] = {}
         self.decided: dict[str, bool] = {}
+        #: decisions that lead past the lines on the way to the flagged one, and had been taken before
+        self.unfortunate: dict[str, bool] = {}
         self.guessed: dict[str, float] = {}
         self.executed: set[tuple[str, int]] = set()
         self.regions: list[Region] = []
@@ -173,6 +179,10 @@ class Surroundings:
         span = (node.lineno, node.end_lineno or node.lineno)
         flagged = any(self.plan.flagged(path, line) for line in range(span[0], span[1] + 1))
         return not flagged and not self.plan.has_events(path, span)
+
+    def passable(self, path: str, node: ast.stmt) -> bool:
+        """Whether a check that fails may be stepped over: before the training begins it is one of the surroundings."""
+        return not self.ledger.backwards and self.harmless(path, node)
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         """Run real torch code; what it raises becomes an exception of the program."""
@@ -466,6 +476,10 @@ class Surroundings:
         value: float | int
         if given is not None:
             value = given
+        elif START.search(unknown.name):
+            value = 0
+        elif TOTAL.search(unknown.name):
+            value = 4 * self.plan.length
         elif INTEGER.search(unknown.name):
             value = 2
         elif LIMIT.search(unknown.name):
@@ -502,18 +516,29 @@ class Surroundings:
         label = unknown.label
         if label not in self.decided:
             self.decided[label] = self._decision(unknown, branches)
+        elif branches is not None:
+            wanted = self._leading(branches)
+            if wanted is not None and wanted is not self.decided[label]:
+                self.unfortunate[label] = wanted
         value = self.decided[label]
         self.assume(f"{label} is {'true' if value else 'false'}")
         return value
+
+    def _leading(self, branches: Arms) -> bool | None:
+        """Which outcome of a condition leads to the lines that the replay is there for."""
+        for arm, value in zip(branches, (True, False), strict=True):
+            if any(arm[0] <= line <= arm[1] for path, line in self.plan.wanted if path == self.path):
+                return value
+        return None
 
     def _decision(self, unknown: Unknown, branches: Arms | None) -> bool:
         given = self.plan.flag(unknown.label)
         if given is not None:
             return given
         if branches is not None:
-            for arm, value in zip(branches, (True, False), strict=True):
-                if any(arm[0] <= line <= arm[1] for path, line in self.plan.wanted if path == self.path):
-                    return value
+            wanted = self._leading(branches)
+            if wanted is not None:
+                return wanted
             for arm, value in zip(branches, (False, True), strict=True):
                 if self.plan.raises(self.path, arm):
                     return value

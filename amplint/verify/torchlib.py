@@ -46,6 +46,8 @@ from amplint.verify.standins import (
     raised_by_amp,
 )
 
+WEIGHTLESS = re.compile(r"ReLU$|ELU$|Sigmoid|Tanh|SiLU|Softmax|Dropout|Identity|Flatten|Pool|Pad|Upsample|Shuffle")
+
 
 class TorchLibrary(Members):
     """Functions and classes of torch."""
@@ -183,9 +185,9 @@ class TorchLibrary(Members):
                     self.bind(value, "model")
         members = [m for m in map(self.actual, flat(args)) if isinstance(m, nn.Module)]
         label = f"{name.rsplit('.', 1)[-1]} in line {self.line}#{next(self.serial)}"
-        if not members and re.search(r"ReLU|GELU|Sigmoid|Tanh|SiLU|Softmax|Dropout|Identity|Flatten|Norm|Pool", name):
-            pass
-        made: Model = Composite(label, self.ledger, members) if members else Model(label, self.ledger)
+        # in a network of the user's a layer is a layer; by itself it stands for a network
+        depth = 3 if not self.machine.constructing else 0 if WEIGHTLESS.search(name) else 1
+        made: Model = Composite(label, self.ledger, members) if members else Model(label, self.ledger, depth=depth)
         if self.plan.default_dtype is not None:
             self.ledger.note("cast", dtype=str(self.plan.default_dtype), model=label)
             made.to(self.plan.default_dtype)
