@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.guards import linear
 from amplint.layout import block_of, enclosing
+from amplint.program import Assign, Attr, walk
 from amplint.protocol import counts_batches
 from amplint.rule import Fault, Rule, Site
-from amplint.values import Const, OpV
+from amplint.values import AttrOf, Const, OpV, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -80,7 +82,8 @@ class IncompleteWindowDropped(Rule):
 
     ## Known limits
     Loops that are known to be endless, and lengths that are constants and multiples of the window, are silent. A data
-    loader with a matching `drop_last` is not recognised. A step after the loop silences the rule whatever its
+    loader with a matching `drop_last` is not recognised. A count kept in an attribute that no method sets back goes on
+    from epoch to epoch, and so does the window. A step after the loop silences the rule whatever its
     condition.
 
     ## Fix safety
@@ -115,6 +118,8 @@ class IncompleteWindowDropped(Rule):
             guard = _guard(step)
             if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
                 continue
+            if not any(_starts_anew(unit, atom) for atom in atoms):
+                continue
             yield Fault(
                 guard,
                 "the last window of an epoch is not stepped when it is shorter than the others",
@@ -143,6 +148,40 @@ def _reaches_the_end(unit: Unit, step: Event, backward: Event, atoms: list[Any])
             # another condition leads to it as well: `or i == len(loader) - 1`
             return True
     return False
+
+
+def _starts_anew(unit: Unit, atom: Any) -> bool:
+    """Whether what is counted may begin again with every epoch: an attribute does where a method sets it."""
+    counted = [_attribute(value) for value in _terms(atom)]
+    return not all(counted) or any(name in _reset_attributes(unit) for name in counted)
+
+
+def _terms(atom: Any) -> Iterator[Value]:
+    if atom[0] == "mod":
+        yield from (value for value, _ in atom[1][0])
+    else:
+        yield from (value for part in atom[1:] if isinstance(part, Value) for value, _ in linear(part)[0])
+
+
+def _attribute(value: Value) -> str:
+    """The name of an attribute that counts across calls; "" for what counts within a loop."""
+    if isinstance(value, AttrOf):
+        return value.name
+    if isinstance(value, Sym) and value.parts[0] == "counter" and isinstance(value.parts[1], Value):
+        return str(value.parts[-1])
+    return ""
+
+
+def _reset_attributes(unit: Unit) -> frozenset[str]:
+    """The attributes that some method sets to a number, other than the one that makes the object."""
+    return frozenset(
+        stmt.target.name
+        for env in (unit.env, *unit.executor.entered)
+        for scope in env.program.scopes
+        if scope.name != "__init__"
+        for stmt in walk(scope.body)
+        if isinstance(stmt, Assign) and not stmt.augmented and isinstance(stmt.target, Attr)
+    )
 
 
 def _fits(step: Event, atoms: list[Any]) -> bool:

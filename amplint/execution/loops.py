@@ -9,6 +9,7 @@ from amplint.machine import Machine, Outcome, merge
 from amplint.program import (
     Assign,
     Attr,
+    Call,
     Expr,
     Loop,
     Name,
@@ -26,6 +27,7 @@ from amplint.values import (
     Const,
     DictV,
     Ext,
+    Instance,
     ItemOf,
     ListV,
     Many,
@@ -354,6 +356,13 @@ class Loops:
                 base = self.x.expressions.value(target.base, state)
                 if _is_number(state.heap.get((base, target.name))):
                     state.heap[(base, target.name)] = Sym("counter", id(stmt), state.loops, target.name)
+        env, _ = state.links[state.stack[-1]]
+        own = state.frame.get("self")
+        if isinstance(own, Instance) and env.counters and _calls_own_method(stmt):
+            # the method may be the one that counts
+            for name in env.counters:
+                if _is_number(state.heap.get((own, name))):
+                    state.heap[(own, name)] = Sym("counter", id(stmt), state.loops, name)
 
     def free_attributes(self, instance: Value, names: frozenset[str], state: Machine) -> None:
         """The same for attributes of an object whose methods are called again and again."""
@@ -481,6 +490,11 @@ def counters(stmt: Stmt) -> list[Expr]:
         and isinstance(inner.value, Op)
         and inner.value.op in ("+", "-")
     ]
+
+
+def _calls_own_method(stmt: Loop) -> bool:
+    called = (s.func for s in walk([stmt]) if isinstance(s, Call))
+    return any(isinstance(func, Attr) and path_of(func.base) == "self" for func in called)
 
 
 def _is_number(value: Value | None) -> bool:
