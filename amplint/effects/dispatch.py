@@ -110,6 +110,7 @@ class Effects:
             "autograd_backward": self.losses.autograd_backward,
             "autograd_grad": self.losses.autograd_grad,
             "save": self.saving.save_call,
+            "checkpointer": self.saving.checkpointer_call,
             "optimizer": self.optimizers.optimizer,
             "scheduler": self.optimizers.scheduler,
             "module": self.modules.net,

@@ -9,6 +9,7 @@ from amplint.rule import Site
 from amplint.values import (
     NONE,
     AttrOf,
+    Const,
     DictV,
     Ext,
     Instance,
@@ -16,6 +17,7 @@ from amplint.values import (
     Net,
     Result,
     Scaler,
+    Sequence,
     StateOf,
     Sym,
     Value,
@@ -40,6 +42,23 @@ class Saving:
         payload = pos[0] if pos else kw.get("obj", kw.get("to_save", Sym("payload", id(site.node))))
         self.save(payload, callee.dotted, site, state)
         return [(state, NONE, None)]
+
+    def checkpointer_call(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """`Checkpointer(model, folder, optimizer=optimizer)`, made once for all that it will save."""
+        self.checkpointables(callee.dotted, kw, site, state)
+        return [(state, Result(callee, tuple(pos), state.loops), None)]
+
+    def checkpointables(self, function: str, kw: dict[str, Value], site: Site, state: Machine) -> None:
+        """Record that the objects given by keyword will be saved with a model (fvcore/common/checkpoint.py,
+        `Checkpointer.__init__`); a file that adds others to them says too little here."""
+        if "add_checkpointable" in site.module.text:
+            return
+        payload = DictV(state.allocate((id(site.node), "checkpointables")))
+        state.heap[(payload, "#items")] = tuple(Sequence(Const.of(name), held) for name, held in kw.items())
+        state.heap[(payload, "#open")] = "**" in kw
+        self.save(payload, function, site, state)
 
     def save(self, payload: Value, function: str, site: Site, state: Machine) -> None:
         """Record that something is written to disk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amplint import library
 from amplint.machine import Arguments, CallOutcome, Machine, Outcome, Signal, merge
 from amplint.program import (
     Arg,
@@ -317,6 +318,9 @@ class Calls:
                 state.heap[(instance, keyword)] = value
             for number, value in enumerate(positional):
                 state.heap[(instance, f"#{number}")] = value
+            for base in self.x.classes.lineage(cls, state)[1]:
+                if site is not None and library.role(base) == "checkpointer":
+                    self.x.effects.saving.checkpointables(cls.scope.name, keywords, site, state)
             return [(state, instance, None)]
         owner, scope = init
         if self.x.classes.is_module_class(cls, state) and not owner.env.deals_with_training(scope):
