@@ -145,15 +145,19 @@ def _stepped(unit: Unit, trace: Trace, position: int, backward: Event) -> Event 
             if later.kind == "zero_grad" and later.optimizer is not None:
                 break
             if later.kind in ("step", "unscale_"):
-                if not later.state.maybe and _holds(later.state, backward) and not _thrown_away(unit, later):
+                if not later.state.maybe and _holds(later.state, backward) and not _thrown_away(unit, trace, later):
                     return later
                 break
     return None
 
 
-def _thrown_away(unit: Unit, unscale: Event) -> bool:
-    """Whether the gradients of an `unscale_` are cleared, wherever one sees what becomes of them, before any step."""
-    if unscale.kind != "unscale_":
+def _thrown_away(unit: Unit, trace: Trace, unscale: Event) -> bool:
+    """Whether the gradients of an `unscale_` are cleared, wherever one sees what becomes of them, before any step.
+
+    A scaler that has scaled nothing before raises at `unscale_` itself.
+    """
+    live = any(e.kind == "scale" and e.scaler is unscale.scaler and e.index < unscale.index for e in trace.events)
+    if unscale.kind != "unscale_" or not live:
         return False
     cleared = False
     for trace, position, event in unit.events("unscale_"):

@@ -11,7 +11,6 @@ gradients of both are equal, or differ by the scale; nothing here knows a rule o
 from __future__ import annotations
 
 import ast
-import re
 import sys
 import types
 import warnings
@@ -34,7 +33,6 @@ MEASURED = ("isfinite", "isnan", "norm", "get_scale")
 MAX_DECISIONS = 400
 #: brings gradients within every bound that a program clips to, unless they carry a scale
 SMALL = 2.0**-8
-_GRAD = re.compile(r"\.grad\b")
 
 Vector = list[float]
 
@@ -291,7 +289,12 @@ def _recording(base: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
 
         def zero_grad(self, set_to_none: bool = True) -> None:
             happening = _run.record("zero_grad", optimizer=_run.index(self))
-            super().zero_grad(set_to_none)
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if set_to_none:
+                        p.grad = None
+                    elif p.grad is not None:
+                        p.grad.detach_().zero_()
             happening.after = _run.gradients()
 
     Recording.__name__ = base.__name__
@@ -423,7 +426,8 @@ class _Instrument(ast.NodeTransformer):
         return node
 
     def _simple(self, node: ast.stmt) -> Any:
-        return self._noted(node, "touch") if _GRAD.search(ast.unparse(node)) else node
+        touched = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(node))
+        return self._noted(node, "touch") if touched else node
 
     visit_Assign = _simple
     visit_Expr = _simple

@@ -32,7 +32,7 @@ SURPRISES = tuple(Variant(f"surprise@{number}", surprise=number) for number in (
 SHORTER = Variant("shorter", batches=-1)
 SHORTER_SURPRISES = tuple(Variant(f"shorter, surprise@{n}", surprise=n, batches=-1) for n in (1, 2, 3))
 MOVING = Variant("moving", moving=True)
-SMALL = (Variant("small gradients", small=True), Variant("small gradients, growth", growth=True, small=True))
+SMALL = Variant("small gradients, growth", growth=True, small=True)
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,11 @@ def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
     source = stage.program.source
     flushes = "len(loader)" in source or " != 0:" in source
     if any(h.enabled for h in log.happened):
-        yield GROWTH
-        if any(h.kind == "clip" for h in log.happened):
-            yield from SMALL
+        # behind a clip a wrong scale shows on small gradients alone
+        yield SMALL if any(h.kind == "clip" for h in log.happened) else GROWTH
         count = max(len(h.before) for h in log.happened)
-        # in a batch that begins a window, in one within it or at its end, and in one that ends it
-        numbers = sorted({1, 2, stage.program.window}) if stage.program.windowed else [1]
+        # in a batch that begins a window, and in one that ends it
+        numbers = (1, stage.program.window) if stage.program.windowed else (1,)
         yield from (overflow(number, index) for number in numbers for index in range(count))
         if flushes:
             last = stage.program.batches - 1
