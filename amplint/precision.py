@@ -181,8 +181,8 @@ class Fact:
 
     @property
     def region(self) -> Opened | None:
-        """The innermost autocast region."""
-        return next((r for r in reversed(self.regions) if r.kind == "autocast"), None)
+        """The autocast region that decides about the operation."""
+        return _deciding(self.regions)
 
 
 def facts_of(env: ModuleEnv, target: str) -> tuple[Fact, ...]:
@@ -272,6 +272,10 @@ class _Walk:
             self.call_nodes = (*calls, call)
         self.stack.append(scope)
         self.returned.append([])
+        given = self._casts_inputs(scope)
+        if given is not None:
+            frame = {n: replace(v, dtype=given) if isinstance(v, Tensor) else v for n, v in frame.items()}
+            self.regions = (*self.regions, Opened("autocast", enabled=False))
         for decorator in self._decorators(scope):
             self.regions = (*self.regions, decorator)
         self._block(scope.body, frame)
@@ -296,6 +300,15 @@ class _Walk:
 
     def _constant(self, expr: Expr) -> Value:
         return self._value(expr, {}) if isinstance(expr, (Const, Op, Attr, Name)) else NOTHING
+
+    def _casts_inputs(self, scope: Scope) -> str | None:
+        """The dtype that `custom_fwd(cast_inputs=...)` casts a function's arguments to, out of autocast."""
+        for stmt in scope.prelude:
+            if isinstance(stmt, Call) and path_of(stmt.func).rpartition(".")[2] == "custom_fwd":
+                for arg in stmt.args:
+                    if arg.keyword == "cast_inputs":
+                        return dtype_name(self._value(arg.value, {}))
+        return None
 
     def _decorators(self, scope: Scope) -> list[Opened]:
         frame: Frame = {}
@@ -581,7 +594,7 @@ class _Walk:
 
     @property
     def _inner(self) -> Opened | None:
-        return next((r for r in reversed(self.regions) if r.kind == "autocast"), None)
+        return _deciding(self.regions)
 
     def _tensor(self, dtype: str, sure: bool = True) -> Tensor:
         """A tensor that is computed here."""
@@ -942,6 +955,19 @@ def like_network(key: tuple[str, ...]) -> bool:
     """Whether something unknown that is called is a network, as far as its name tells."""
     last = key[-1].lower()
     return not last.startswith("_") and not _NOT_NETWORKS.search(last)
+
+
+def _deciding(regions: tuple[Opened, ...]) -> Opened | None:
+    """The innermost autocast region; one that is off for another device than the region around it switches nothing
+    off."""
+    found = [r for r in regions if r.kind == "autocast"]
+    while len(found) > 1 and found[-1].enabled is False and _apart(found[-1].device, found[-2].device):
+        found.pop()
+    return found[-1] if found else None
+
+
+def _apart(first: str | None, second: str | None) -> bool:
+    return first is not None and second is not None and first != second
 
 
 def _like_device(key: tuple[str, ...]) -> bool:

@@ -16,7 +16,7 @@ from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, wor
 from amplint.library import FRAMEWORK_NAMES
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
-from amplint.program import Scope
+from amplint.program import Call, Scope, path_of
 from amplint.values import (
     FALSE,
     NONE,
@@ -85,7 +85,9 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     speaking = {s.name for s in functions if not _ENTRY_WORDS.isdisjoint(s.words)}
     # a function that only calls others knows what they are called with, and how often
     telling = _ENTRY_WORDS | env.relevant_imports | env.kept_contexts | (speaking - _COMMON_METHODS)
-    candidates = [s for s in functions if s.name in speaking or not telling.isdisjoint(s.words - {s.name})]
+    candidates = [
+        s for s in functions if s.name in speaking or not telling.isdisjoint(s.words - {s.name}) or _opens_a_region(s)
+    ]
     called = _called_names(env)
     roots = [s for s in candidates if s.name not in called]
     rest = [s for s in candidates if s.name in called]
@@ -106,6 +108,11 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
         if executor.total >= -MODULE_BUDGET and entry.scope not in executor.executed:
             traces.extend(_entry(env, executor, entry, inits))
     return traces
+
+
+def _opens_a_region(scope: Scope) -> bool:
+    """Whether a decorator puts the function into an autocast region."""
+    return any(isinstance(s, Call) and path_of(s.func).rpartition(".")[2] == "autocast" for s in scope.prelude)
 
 
 def _inherited(env: ModuleEnv, executor: Executor) -> Iterator[_Entry]:

@@ -89,8 +89,8 @@ class BceInAutocast(Rule):
 
     ## Known limits
 
-    - Regions for other devices, the cpu among them, accept the call and are not reported; nor are regions whose
-      device type is known at run time only.
+    - Regions for other devices, the cpu among them, accept the call and are not reported. Where the device type is
+      known at run time only, the finding is of medium confidence.
     - A loss object that is chosen from a configuration is not followed.
 
     ## Fix safety

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from amplint.analysis import Unit
+
+
+_CACHE_IS_CLEARED = re.compile(r"\b(clear_autocast_cache|set_autocast_cache_enabled)\(")
 
 
 class NoGradWeightCache(Rule):
@@ -94,6 +98,7 @@ class NoGradWeightCache(Rule):
 
     - Reported only where both passes are seen to use the same module. A copy of it, or a wrapper that shares its
       weights, is taken for another module.
+    - A file that clears the cache or switches it off by a call of its own is silent.
     - The exact release that carries the fix was not checked; the range of this rule ends with 2.9.
 
     ## Fix safety
@@ -122,6 +127,8 @@ class NoGradWeightCache(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
+        if _CACHE_IS_CLEARED.search(unit.source.text):
+            return
         waiting: dict[tuple[int, tuple[str, ...]], Fact] = {}
         for fact in facts_of(unit.env, unit.target):
             region = _cached_in(fact)
