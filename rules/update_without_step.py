@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
+from amplint.layout import enclosing
 from amplint.protocol import excluded_by_flag
 from amplint.rule import Fault, Rule
 
@@ -118,10 +121,12 @@ class UpdateWithoutStep(Rule):
 
 
 def _every_batch_left_out(unit: Unit, event: Event) -> bool:
-    """Whether an update behind a loop had nothing to decide from because no batch came as far as its step.
+    """Whether an update behind all loops had nothing to decide from because no batch at all came as far as its step.
 
     The same update behind a loop in which one did, and under the same flags, is in order.
     """
+    if any(enclosing(site, cst.For, cst.While) is not None for site in (event.site, *event.calls)):
+        return False
     if not any(len(step.loops) > len(event.loops) for _, _, step in unit.events("step") if step.scaler is event.scaler):
         return False
     return any(

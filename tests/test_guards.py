@@ -263,6 +263,10 @@ def test_a_product_is_a_term_of_its_own() -> None:
         ("k == n", "k == n + 2", False),
         ("k != n", "k + 1 == n", None),
         ("k == n", "k == m", None),
+        ("k + 1 == 3", "k + 2 == 3", False),
+        ("k + 1 == 3", "k + 1 == 4", False),
+        ("k + 1 != 3", "k + 2 == 3", None),
+        ("k == 3", "j == 3", None),
         # order
         ("a < b", "b < a", False),
         ("a < b", "a > b", False),
@@ -287,6 +291,8 @@ def test_a_product_is_a_term_of_its_own() -> None:
         ("i % 4 == 0", "(i + 1) % 4 == 0", False),
         ("i % 4 == 0", "(i + 2) % 4 == 0", False),
         ("i % 4 == 0", "(i + 4) % 4 == 0", True),
+        ("i % 2 != 0", "(i + 1) % 2 == 0", True),
+        ("i % 3 != 0", "(i + 1) % 3 == 0", None),
         ("i % n == 0", "(i + 1) % m == 0", None),
         ("i % n == 0", "(j + 1) % n == 0", None),
     ],
@@ -297,6 +303,11 @@ def test_what_follows(told: str, asked: str, expected: bool | None) -> None:
 
 def test_several_guards_are_looked_at_together() -> None:
     assert outcome("a == 'bf16'", "b", "a != 'fp32'", "a == 'fp16'") is False
+
+
+def test_one_of_so_many_batches_in_a_row_ends_a_window() -> None:
+    assert outcome("(i + 2) % 3 == 0", "i % 3 != 0", "(i + 1) % 3 != 0") is True
+    assert outcome("(i + 2) % 4 == 0", "i % 4 != 0", "(i + 1) % 4 != 0") is None
 
 
 def test_nothing_follows_from_nothing() -> None:

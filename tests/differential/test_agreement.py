@@ -19,6 +19,8 @@ from .truth import Truth, truth_of
 
 SEED = 7
 BUDGET = 40.0
+#: programs of seed 2026, one of each kind of disagreement that was mended last
+ONCE_APART = (303, 582, 2763, 3700, 4286, 4833, 4891, 6633, 9243, 9417, 9493, 9619, 11428, 11908, 13331, 16236)
 
 HEAD = """\
 import torch
@@ -106,6 +108,72 @@ def test_an_update_inside_a_window_shows_where_torch_raises() -> None:
     assert ("AMP301", 7) in answers(early)
 
 
+def test_a_loss_scaled_twice_shows_on_gradients_that_a_clip_leaves_alone() -> None:
+    twice = truth(
+        "optimizer.zero_grad()",
+        *FORWARD,
+        "scaler.scale(scaler.scale(loss)).backward()",
+        "scaler.unscale_(optimizer)",
+        CLIP,
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    )
+    assert ("AMP217", 4) in answers(twice)
+
+
+def test_an_overflow_at_the_end_of_a_window_is_tried() -> None:
+    cleared = truth(
+        *FORWARD,
+        "scaler.scale(loss).backward()",
+        "if (i + 1) % 3 == 0:",
+        "    scaler.unscale_(optimizer)",
+        "    optimizer.step()",
+        "    scaler.update()",
+        "optimizer.zero_grad()",
+        window=3,
+    )
+    assert {fault.circumstances for fault in cleared.roots} == {"overflow@3/0"}
+    assert ("AMP204", 6) in answers(cleared)
+
+
+def test_gradients_are_scaled_where_only_what_was_there_before_was_unscaled() -> None:
+    early = truth(
+        "optimizer.zero_grad()",
+        *FORWARD,
+        "scaler.scale(loss)",
+        "scaler.unscale_(optimizer)",
+        "scaler.scale(loss).backward()",
+        CLIP,
+        "scaler.step(optimizer)",
+        "scaler.update()",
+    )
+    assert ("AMP201", 7) in answers(early)
+
+
+def test_an_update_forgets_what_was_unscaled_and_stepped_past_the_scaler() -> None:
+    again = truth(
+        "optimizer.zero_grad()",
+        *FORWARD,
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(optimizer)",
+        "optimizer.step()",
+        "scaler.update()",
+        "scaler.step(optimizer)",
+    )
+    assert ("AMP208", 7) in answers(again)
+
+
+def test_a_shorter_epoch_is_tried_where_no_scaler_was_used_before_its_end() -> None:
+    flushed = truth(
+        *FORWARD,
+        "loss.backward()",
+        "if i == 4 and len(loader) % 2 != 0:",
+        "    scaler.step(optimizer)",
+        window=2,
+    )
+    assert {fault.circumstances for fault in flushed.roots} == {"shorter"}
+
+
 def test_states_are_seen() -> None:
     inside = truth("optimizer.zero_grad()", FORWARD[0], "    model(x).sum().backward()", "    optimizer.step()")
     assert answers(inside) == {("AMP101", 3)}
@@ -143,6 +211,14 @@ def test_random_programs_agree() -> None:
     print(total)
     assert total.recall >= 0.97, "\n".join([str(total), *total.disagreements])
     assert total.precision >= 0.99 or total.numbers["false"] <= 1, "\n".join([str(total), *total.disagreements])
+
+
+@pytest.mark.parametrize("number", ONCE_APART)
+def test_programs_that_once_told_both_sides_apart_do_not_any_more(number: int) -> None:
+    with staged():
+        agreement, _ = agreement_on(program_of(2026, number))
+    assert agreement is not None
+    assert ([str(finding) for finding in agreement.false], agreement.missed) == ([], [])
 
 
 def test_both_sides_are_compared_for_mutated_programs_too() -> None:
