@@ -16,7 +16,8 @@ from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, wor
 from amplint.library import FRAMEWORK_NAMES
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
-from amplint.program import Call, Scope, path_of
+from amplint.program import Assign, Call, Name, Scope, path_of, walk
+from amplint.states import UNKNOWN
 from amplint.values import (
     FALSE,
     NONE,
@@ -314,6 +315,7 @@ def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope,
                 executor.loops.free_attributes(state.frames[-env.number]["#self"], entry.home.counters, state)
         else:
             starts = [initial(env, executor)]
+            _know_optimizers(env, scope, starts[0])
         first = _drive(env, executor, entry, starts, 0)
         finals = first
         if _holds_a_step(first):
@@ -327,6 +329,23 @@ def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope,
         # not all of what was called has been seen from here
         executor.executed = before | {scope}
     return _finish(executor, scope, finals)
+
+
+def _know_optimizers(env: ModuleEnv, scope: Scope, state: Machine) -> None:
+    """Tell the optimizers of a module that a function names apart from the start.
+
+    The function's first backward would else reach one that nothing names, and each of them would be it.
+    """
+    local = {param.name for param in scope.params}
+    local |= {s.target.id for s in walk(scope.body) if isinstance(s, Assign) and isinstance(s.target, Name)}
+    named = [
+        value
+        for name, value in state.frames[-env.number].items()
+        if name in scope.words - local and isinstance(value, Optimizer) and value.owners
+    ]
+    if len(named) > 1:
+        for optimizer in named:
+            state.grads.setdefault(optimizer, UNKNOWN)
 
 
 def _drive(env: ModuleEnv, executor: Executor, entry: _Entry, starts: list[Machine], number: int) -> list[Machine]:
