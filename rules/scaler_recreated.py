@@ -74,7 +74,8 @@ class ScalerRecreated(Rule):
 
     ## Known limits
     A scaler per fold, trial or run is right when the model is made there too, and silent. A function is reported only
-    when a call of it inside a loop is in sight. A scaler that is constantly disabled is silent.
+    when a call of it inside a loop is in sight, or when it is given something, such as a batch, and trains one step of
+    weights and an optimizer that outlive it. A scaler that is constantly disabled is silent.
 
     ## Fix safety
     Unsafe: the construction is moved in front of the loop when it depends on nothing in it. The training changes,
@@ -106,7 +107,7 @@ class ScalerRecreated(Rule):
                 known = earlier.setdefault(event.site.identity, [])
                 for first in known:
                     use = _lasting_use(trace, first, event)
-                    if use is None or not _in_one_loop(trace, first, event):
+                    if use is None or not (_in_one_loop(trace, first, event) or _takes_one_step(trace, first, event)):
                         continue
                     yield Fault(
                         event.site,
@@ -128,6 +129,18 @@ def _in_one_loop(trace: Trace, first: Event, second: Event) -> bool:
         if one != two:
             return loop != id(trace.entry)
     return False
+
+
+def _takes_one_step(trace: Trace, first: Event, second: Event) -> bool:
+    """Whether a function that is given its batch trains one step with what outlives it: it is called for every batch,
+    wherever its caller stands."""
+    entry = trace.entry
+    if second.calls or len(second.loops) != 1 or first.loops[:1] == second.loops[:1]:
+        return False
+    if entry.name.startswith("test") or len(entry.params) <= entry.is_method:
+        return False
+    steps = [event for event in _uses(trace, second.scaler) if event.kind == "step"]
+    return bool(steps) and all(event.loops == second.loops for event in steps)
 
 
 def _lasting_use(trace: Trace, first: Event, second: Event) -> Event | None:

@@ -310,11 +310,9 @@ class Loops:
         if isinstance(sequence, Result) and isinstance(sequence.callee, Ext):
             name, args = sequence.callee.dotted, [a for a in sequence.args if isinstance(a, Value)]
             if name == "range":
-                return (
-                    cond("+", Sym("index", id(stmt), outer, _target_name(stmt)), Const.of(index))
-                    if index
-                    else Sym("index", id(stmt), outer, _target_name(stmt))
-                )
+                # the same numbers whenever the loop is run between the same bounds
+                first = Sym("index", id(stmt), sequence.args, _target_name(stmt))
+                return cond("+", first, Const.of(index)) if index else first
             if name == "enumerate" and args:
                 base = Sym("index", id(stmt), outer, _target_name(stmt, 0))
                 counter = cond("+", base, Const.of(index)) if index else base
