@@ -181,6 +181,53 @@ WAYS = {
             for inputs, wanted in loader:
                 STEP
     """,
+    "batches are taken until there are none": """
+        def batches(loader):
+            source = iter(loader)
+            while True:
+                try:
+                    yield next(source)
+                except StopIteration:
+                    break
+
+        def train(net, loader, optimizer, criterion):
+            scaler = torch.amp.GradScaler("cuda")
+            for epoch in range(2):
+                for inputs, wanted in batches(loader):
+                    STEP
+    """,
+    "every process trains": """
+        import torch.multiprocessing as processes
+
+        def train(rank, count, settings):
+            net = torch.nn.Linear(4, 4)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            criterion = torch.nn.MSELoss()
+            for inputs, wanted in settings.loader:
+                if rank == 0:
+                    STEP
+
+        def main(settings):
+            processes.spawn(train, nprocs=2, args=(2, settings))
+    """,
+    "a window that is asked for": """
+        def train(net, loader, optimizer, criterion, settings):
+            scaler = torch.amp.GradScaler("cuda")
+            for inputs, wanted in loader:
+                if settings.accumulation_steps > 1:
+                    print("in parts")
+                else:
+                    STEP
+    """,
+    "a second optimizer for a network without a loss": """
+        def train(net, observer_net, loader, optimizers, criterion):
+            scaler = torch.amp.GradScaler("cuda")
+            for inputs, wanted in loader:
+                observer_net(inputs)
+                for optimizer in optimizers[:1]:
+                    STEP
+    """,
     "a decision that was taken before": """
         def train(net, loader, optimizer, criterion, sharp):
             scaler = torch.amp.GradScaler("cuda")
@@ -328,3 +375,42 @@ def test_the_class_that_fills_an_abstract_one_is_driven(worker: Worker) -> None:
     )
     verdict = verify_text(text, "AMP201", line_of(text), worker=worker)
     assert verdict.status == "confirmed", verdict
+
+
+def test_without_a_region_nothing_is_said_of_one(worker: Worker) -> None:
+    text = program(
+        """
+        def train(net, loader, optimizer, criterion):
+            for inputs, wanted in loader:
+                criterion(net(inputs), wanted).backward()  # <- here
+                optimizer.step()
+                optimizer.zero_grad()
+        """
+    )
+    verdict = verify_text(text, "AMP101", line_of(text), worker=worker)
+    assert verdict.status == "inconclusive", verdict
+    assert "no autocast region" in str(verdict.reason)
+
+
+def test_an_exception_elsewhere_is_no_evidence(worker: Worker) -> None:
+    text = program(
+        """
+        def warm(net, loader, optimizer, criterion, scaler):
+            for inputs, wanted in loader:
+                scaler.scale(criterion(net(inputs), wanted)).backward()
+                scaler.unscale_(optimizer)
+                scaler.unscale_(optimizer)
+
+        def train(net, loader, optimizer, criterion, scaler):
+            for inputs, wanted in loader:
+                STEP
+
+        def main(net, loader, optimizer, criterion):
+            scaler = torch.amp.GradScaler("cuda")
+            warm(net, loader, optimizer, criterion, scaler)
+            train(net, loader, optimizer, criterion, scaler)
+        """,
+        RIGHT,
+    )
+    verdict = verify_text(text, "AMP201", line_of(text), worker=worker)
+    assert verdict.status not in ("confirmed", "conditional"), verdict

@@ -49,7 +49,9 @@ from amplint.verify.standins import (
 PICKLING = {f"{module}.{name}" for module in ("pickle", "cloudpickle", "dill") for name in ("dump", "dumps")}
 
 #: the name of a class, or of a function that makes something
-MAKER = re.compile(r"^[A-Z]\w*[a-z]|^_?(build|make|create|get|init|load|define|setup|prepare|from)(_|$)")
+MAKER = re.compile(
+    r"^[A-Z]\w*[a-z]|^_?(build|make|create|get|init|load|define|setup|prepare|from)(_|$)|(builder|factory|maker)$"
+)
 
 
 class Callables(Operations):
@@ -193,6 +195,11 @@ class Callables(Operations):
             if isinstance(actual, Scaler | Optimizer | DuckOptimizer):
                 self.outside.append(unknown.label)
                 self.assume(f"{unknown.label}() leaves the scaler and the optimizer alone")
+        given_function = args[0] if args else None
+        if re.search(r"^(launch|spawn)", name) and isinstance(given_function, Function):
+            rest = keywords.get("args", ())
+            self.assume("one process trains")
+            return self.machine.call(given_function, list(rest) if isinstance(rest, list | tuple) else [], {})
         if PASS_THROUGH.search(name) and args:
             return args[0] if len(args) == 1 or not all(isinstance(a, Unknown) for a in args) else tuple(args)
         tensors = self._tensors(values)

@@ -43,14 +43,18 @@ HARMLESS_DUNDERS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", 
 class Expressions:
     """What an expression is worth in a scope. Statements, which a call executes, are the layer above."""
 
-    def __init__(self, world: World, budget: int) -> None:
+    def __init__(self, world: World, budget: int, more: int = 0) -> None:
+        """`budget` counts statements; `more` of them are granted with the first backward."""
         self.world = world
         self.budget = budget
+        self.more = more
         self.depth = 0
         self.yields: list[Callable[[object], object]] = []
         self.managers: list[bool] = []
         #: how many constructors of networks run
         self.constructing = 0
+        #: how many `try` blocks with handlers run
+        self.trying = 0
         #: how many calls of each function run
         self.active: Counter[int] = Counter()
         self._locals: dict[int, frozenset[str]] = {}
@@ -87,6 +91,11 @@ class Expressions:
             return found.names[node.id]
         if self.world.library(f"builtins.{node.id}"):
             return self.world.dotted(f"builtins.{node.id}")
+        if node.id in scope.locals_ and not self.trying and self.world.harmless(scope.path, node):
+            # where a condition on stand-ins has gone the other way
+            self.world.assume(f"{node.id} is set")
+            value = scope.names[node.id] = Unknown(node.id)
+            return value
         if node.id in scope.locals_:
             error = UnboundLocalError(
                 f"cannot access local variable '{node.id}' where it is not associated with a value"
@@ -165,6 +174,11 @@ class Expressions:
             if isinstance(same, Unknown):
                 return not self.world.truth(same, swapped)
             return self.world.truth(self.world.compare(node.ops[0], left, right), arms)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and arms != ((0, 0), (0, 0)):
+            left, right = self.eval(node.left, scope), self.eval(node.comparators[0], scope)
+            held = self.world.truth(self.world.compare(node.ops[0], left, right), arms)
+            self.world.decided_by_number(node.ops[0], left, right, arms, held)
+            return held
         return self.world.truth(self.eval(node, scope), arms)
 
     def ev_BoolOp(self, node: ast.BoolOp, scope: Scope) -> object:

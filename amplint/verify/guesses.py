@@ -36,7 +36,7 @@ INTEGER = re.compile(
 )
 #: where counting begins, which of several processes this is, and that nothing failed: 0 in a training that starts
 START = re.compile(
-    r"(^|_)(start|begin|first|initial|resumed?|finished|trained|done|last|offset|rank)(_|$)"
+    r"(^|_)(start|begin|first|initial|resumed?|finished|trained|done|last|offset|rank|gpu)(_id)?(_|$)"
     r"|(return|exit|ret)_?code|errno"
     r"|(^|_)(init|warm_?up)_(it|iters?|iterations?|steps?|epochs?)$",
     re.I,

@@ -106,6 +106,8 @@ class Members(Callables):
         found = container_method(value, name)
         if found is not None:
             self.observe(args)
+            if name == "update" and args and isinstance(args[0], Unknown):
+                return None
             if len(args) == 1 and isinstance(args[0], list | tuple) and len(args[0]) > MAX_ITEMS:
                 raise BudgetSpent
             return self.guarded(lambda: found(*args, **keywords))
@@ -232,7 +234,12 @@ class Members(Callables):
         if name in ("step", "unscale_"):
             values = [self._optimizer_like(a) if i == 0 else self.actual(a) for i, a in enumerate(args)]
             named = {k: self._optimizer_like(v) if k == "optimizer" else self.actual(v) for k, v in keywords.items()}
-            result = self.guarded(lambda: getattr(scaler, name)(*values, **named))
+            try:
+                result = self.guarded(lambda: getattr(scaler, name)(*values, **named))
+            except UserError as error:
+                if "No inf checks were recorded for this optimizer" in error.text and not self._fed(values[:1]):
+                    raise Unsupported("an optimizer with weights that no loss depends on") from error
+                raise
             if self.run.fail and name == "unscale_":
                 self.run_failures()
             return result
@@ -250,6 +257,10 @@ class Members(Callables):
             self.ledger.note("load", what="scaler", owner=scaler.label)
             return None
         return self.guarded(lambda: getattr(scaler, name)(*args))
+
+    def _fed(self, optimizers: list[object]) -> bool:
+        """Whether a backward has ever reached the weights of an optimizer."""
+        return any(id(p) in self.reached for p in self.parameters_in(optimizers))
 
     def run_failures(self) -> None:
         """Let the second unscale_ in a `try` be followed by the exception that its handler waits for."""

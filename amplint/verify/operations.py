@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from amplint.verify import cuda_facts, device
 from amplint.verify.guesses import (
+    COUNT,
     ERRORS,
     INTEGER,
     LIMIT,
@@ -23,9 +24,12 @@ from amplint.verify.guesses import (
     REDUCING,
     SCALER,
     SEQUENCE_OF_HOOKS,
+    START,
+    TOTAL,
     symbol,
 )
 from amplint.verify.objects import (
+    Arms,
     BudgetSpent,
     Dotted,
     EnoughSeen,
@@ -64,6 +68,11 @@ from amplint.verify.surroundings import (
     Surroundings,
 )
 
+#: names of which two make a number together
+NUMBER = re.compile(f"{START.pattern}|{TOTAL.pattern}|{COUNT.pattern}", re.I)
+#: a number of steps that no replay comes to
+MANY = 1000
+
 
 class Operations(Surroundings):
     """Operators, losses and backwards, iteration, contexts."""
@@ -95,6 +104,8 @@ class Operations(Surroundings):
             # what happens every so many steps happens at every second one
             b = 2 if b > self.plan.length else b
         if isinstance(a, Unknown) and isinstance(b, Unknown):
+            if NUMBER.search(a.name) and NUMBER.search(b.name) and not (a.data or b.data):
+                return self.binary(op, self.number(a), self.number(b))
             return Unknown(f"{a.label} {symbol(op)} {b.label}")
         if isinstance(a, Unknown) or isinstance(b, Unknown):
             known = b if isinstance(a, Unknown) else a
@@ -107,6 +118,9 @@ class Operations(Surroundings):
             return self.tensor_operation(type(op).__name__, BINARY[type(op)], [a, b])
         if isinstance(a, State) or isinstance(b, State):
             return a
+        if isinstance(op, ast.Div) and isinstance(a, str) and isinstance(b, str):
+            # a path, which is a text here
+            return f"{a}/{b}"[:MAX_ITEMS]
         if isinstance(a, list) and isinstance(b, list) and isinstance(op, ast.Sub | ast.BitAnd | ast.BitOr):
             return _as_sets(op, a, b)
         if isinstance(a, (*PLAIN, *CONTAINERS)) and isinstance(b, (*PLAIN, *CONTAINERS)):
@@ -137,6 +151,8 @@ class Operations(Surroundings):
         if isinstance(left, Dotted) and isinstance(right, Dotted):
             return (left.name == right.name) == isinstance(op, ast.Eq)
         left, right = _device_text(left), _device_text(right)
+        if self.plan.short and isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            left, right = (2 if type(v) is int and v > MANY else v for v in (left, right))
         try:
             return COMPARE[type(op)](left, right)
         except TypeError as error:
@@ -170,6 +186,22 @@ class Operations(Surroundings):
             if value.data and not isinstance(other, Unknown):
                 return value
         return value
+
+    def decided_by_number(self, op: ast.cmpop, left: object, right: object, arms: Arms, held: bool) -> None:
+        """Note for which number a condition on an unknown one would lead to the lines that the replay is there for."""
+        wanted = self._leading(arms)
+        unknown, limit = (left, right) if isinstance(left, Unknown) else (right, left)
+        if wanted is None or wanted is held or not isinstance(unknown, Unknown) or type(limit) not in (int, float):
+            return
+        above = isinstance(op, ast.Gt | ast.GtE) == (unknown is left)
+        strict = isinstance(op, ast.Lt | ast.Gt)
+        if isinstance(op, ast.Eq | ast.NotEq):
+            step = int(isinstance(op, ast.Eq) is not wanted)
+        elif above is wanted:
+            step = int(strict) if above else -int(strict)
+        else:
+            step = -int(not strict) if above else int(not strict)
+        self.numbers_wanted[unknown.name] = limit + step  # type: ignore[operator]
 
     def _undecided(self, op: ast.cmpop, left: object, right: object) -> object:
         unknown = left if isinstance(left, Unknown) else right
@@ -327,6 +359,8 @@ class Operations(Surroundings):
         on = device.autocast_enabled()
         ledger.note("backward", autocast=on)
         ledger.backwards += 1
+        if ledger.backwards == 1:
+            self.machine.budget += self.machine.more
         self.losses.append(float(tensors[0].detach().float().sum()))
         create = bool(keywords.get("create_graph", False))
         versions = {id(p): p.grad._version for p in self._all_parameters() if p.grad is not None}
@@ -339,6 +373,7 @@ class Operations(Surroundings):
                 self.guarded(go)
         else:
             self.guarded(go)
+        self.reached.update(id(p) for p in self._all_parameters() if p.grad is not None)
         if ledger.scaled_since:
             ledger.scaled_backwards += 1
             ledger.scaled_since = False

@@ -37,10 +37,12 @@ CONDITIONS = (
 )
 HALF = Run("fp16 gradients", half_grads=True, scale=65536.0, gain=16.0)
 TOLERANCE = 1e-4
+#: rules of which nothing is refuted where autocast was never on
+WITH_REGION = {"AMP101", "AMP102", "AMP105", "AMP106", "AMP111"}
 #: what the search for a way to the flagged line may take, in processor time
 SEARCH_SECONDS = 2.0
 #: a run that takes longer, in processor time, is cut to so many backwards where that leads to the flagged line too
-LONG_SECONDS, FEWER = 0.4, 12
+LONG_SECONDS, FEWER = 0.4, 8
 
 
 @dataclass
@@ -155,8 +157,12 @@ class Case:
             for name in self.replay.guards:
                 flags += [{name: True}, {name: False}, {f"{name} is None": False}, {f"{name} is None": True}]
             for first in list(tried):
-                turned = {**first.setting.flags, **first.outcome.world.unfortunate}
-                if first.outcome.world.unfortunate and attempt(replace(first.setting, flags=turned)):
+                world = first.outcome.world
+                turned = {**first.setting.flags, **world.unfortunate}
+                numbers = {**first.setting.numbers, **world.numbers_wanted}
+                if first.outcome.reached or not (world.unfortunate or world.numbers_wanted):
+                    continue
+                if attempt(replace(first.setting, flags=turned, numbers=numbers)):
                     return True
             if any(not first.outcome.reached and attempt(replace(first.setting, short=True)) for first in list(tried)):
                 return True
@@ -384,6 +390,8 @@ def by_gradients(
     for run in conditions:
         if run.bad_loss_at and not case.run(PLAIN[0]).world.tests_losses:
             continue
+        if run.apart and len(case.run(PLAIN[0]).world.scalers) < 2:
+            continue
         if run.nan and not case.stage.asks_for_nan:
             continue
         figure = compare_with_reference(case, run)
@@ -480,6 +488,8 @@ def _judged(case: Case, asked: Complete | None = None) -> Judgement:
     foreign = case.stage.foreign_scaler
     if foreign is not None and case.replay.rule.startswith(("AMP2", "AMP3", "AMP5")):
         return Judgement("inconclusive", reason=f"unknown wrapper: the scaler is a {foreign}")
+    if case.scout.broke and not case.scout.reached and not case.scout.ledger.events:
+        return Judgement("inconclusive", reason=f"line not reached: {case.scout.broke}")
     own: Callable[[Case], Judgement | None] | None = OWN.get(case.replay.rule)
     try:
         result = own(case) if own is not None else by_gradients(case)
@@ -491,9 +501,16 @@ def _judged(case: Case, asked: Complete | None = None) -> Judgement:
         case.reached(o) for o in [*case.runs.values(), *case.extra]
     ):
         raised_early = "raises" in result.figure
-        if not raised_early:
+        if not (raised_early and _raised_nearby(case)):
             return Judgement("inconclusive", reason="line not reached, although the program around it is wrong")
     return result
+
+
+def _raised_nearby(case: Case) -> bool:
+    """Whether an exception that kept the flagged line from running rose in a function that the finding is about."""
+    errors = [o.error for o in [*case.runs.values(), *case.extra] if o.error is not None and o.error.from_torch]
+    places = {(path, case.stage.unit_at(path, line)) for path, line in case.replay.wanted}
+    return any((error.path, case.stage.unit_at(error.path, error.line)) in places for error in errors)
 
 
 def repaired(case: Case, fixed: Replay) -> bool | None:
@@ -550,6 +567,8 @@ def refutation(case: Case, asked: Complete) -> Judgement:
         )
     if not any(e.kind == "scale" for e in nominal.ledger.events) and case.replay.rule[:4] in ("AMP2", "AMP3"):
         return Judgement("inconclusive", reason="no loss was scaled on the way to the flagged line")
+    if case.replay.rule in WITH_REGION and not any(e.data["enabled"] for e in nominal.events("region")):
+        return Judgement("inconclusive", reason="no autocast region was entered on the way to the flagged line")
     count = sum(1 for r in case.runs.values() if r.run.scaled)
     return Judgement("refuted", f"{nominal.steps_taken} steps equal to the run without AMP in {count} set-ups", "all")
 

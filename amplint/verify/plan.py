@@ -136,6 +136,8 @@ class Plan:
         ] or [name for name in world.models if not FROZEN.search(name)]
         if not unnamed or not models:
             return {}
+        # no optimizer is there for a network that no loss depends on
+        models = [m for m in models if any(id(p) in world.reached for p in world.models[m].parameters())] or models
         if len(unnamed) == 1:
             return {unnamed[0]: [(m, 0, 1) for m in models]}
         if len(models) == 1:

@@ -68,6 +68,18 @@ class Namespace:
         self.values[name] = new
 
 
+class Feed(Iterator[object]):
+    """The batches of a loader, one by one: without an end, but for a program that waits for it."""
+
+    def __init__(self, items: Iterator[object]) -> None:
+        self.items = items
+        self.taken = 0
+
+    def __next__(self) -> object:
+        self.taken += 1
+        return next(self.items)
+
+
 class Parser:
     """argparse: the defaults of the arguments that the program adds; flags are on where AMP hangs on them."""
 

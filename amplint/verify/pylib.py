@@ -29,6 +29,7 @@ from amplint.verify.objects import (
 )
 from amplint.verify.plain import CONTAINERS, MAX_ITEMS, PLAIN
 from amplint.verify.props import (
+    Feed,
     Loader,
     Namespace,
     Parser,
@@ -104,12 +105,16 @@ class PythonLibrary(TorchLibrary):
         if isinstance(value, Unknown):
             value = self._sequence(value)
         if isinstance(value, Loader):
-            return value.endless()
+            return Feed(value.endless())
         return self.iterate(value)
 
     def builtin_next(self, value: object, *default: object) -> object:
         if isinstance(value, Unknown):
             value = Loader(self, value.label).endless() if "endless" not in value.attrs else value.attrs["endless"]
+        if isinstance(value, Feed) and value.taken >= self.plan.length:
+            if "StopIteration" in (self.plan.caught(self.path, self.line) or ""):
+                value.taken = 0
+                raise self.fail(StopIteration())
         if isinstance(value, Iterator):
             try:
                 return next(value)

@@ -6,7 +6,9 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-GRADIENT_EVENT = re.compile(r"\.unscale_\(|\.backward\(|\.step\(|\.update\(|\.scale\(|clip_grad|autograd\.grad")
+GRADIENT_EVENT = re.compile(
+    r"\.unscale_\(|\.backward\(|\.step\(|scal\w*\.update\(|\.update\(\)|\.scale\(|clip_grad|autograd\.grad"
+)
 
 
 @dataclass

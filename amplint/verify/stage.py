@@ -31,7 +31,8 @@ from amplint.verify.replay import GRADIENT_EVENT, Driver, Replay
 from amplint.verify.standins import Ledger, Run
 from amplint.verify.world import TorchWorld
 
-BUDGET = 60_000
+#: statements of a run, and those of them that may pass before its first backward
+BUDGET, BEFORE = 60_000, 15_000
 TORCH_SCALER = re.compile(
     r"(torch|amp|grad_scaler)\.GradScaler|from\s+torch[\w.]*\s+import[^\n]*GradScaler|ShardedGradScaler"
 )
@@ -146,6 +147,16 @@ class Stage:
         self.auto_update = ".update(" not in whole and replay.rule != "AMP205"
         self.auto_zero = not any(re.search(r"zero_grad|\.grad\s*=\s*None", text) for text in replay.files.values())
 
+    def unit_at(self, path: str, line: int) -> str:
+        """The name of the outermost function, or of the class, that a line is in; "" for the module's body."""
+        tree = self.trees.get(path)
+        for node in tree.body if tree is not None else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                if first <= line <= (node.end_lineno or line):
+                    return node.name
+        return ""
+
     def _foreign_scaler(self) -> str | None:
         for tree in self.trees.values():
             for node in ast.walk(tree):
@@ -177,7 +188,7 @@ class Stage:
         )
         plan.assignment = assignment
         world = TorchWorld(ledger, plan)
-        machine = Machine(world, self.trees, self.replay.modules, BUDGET)
+        machine = Machine(world, self.trees, self.replay.modules, BEFORE, BUDGET - BEFORE)
         world.machine = machine
         outcome = Outcome(run, ledger, world)
         torch.manual_seed(0)
@@ -371,7 +382,9 @@ class _Drive:
                 absent is False
                 or given
                 or SCALER.search(name)
-                or re.search(r"max_norm|clip|grad_norm|optimizer|sched|param", name)
+                or re.search(
+                    r"max_norm|clip|grad_norm|optimizer|sched|param|^(args|cfg|config|opts?|options|settings)$", name
+                )
             ):
                 world.assume(f"{name} is not None")
                 return self._unknown(name, i)
@@ -466,7 +479,7 @@ def _fresh(name: str) -> bool:
     """Whether a parameter of that name is data, new in every call."""
     return (
         not _LASTING.search(name)
-        and not (INTEGER.search(name) or LIMIT.search(name))
+        and not (INTEGER.search(name) or LIMIT.search(name) or START.search(name) or COUNT.search(name))
         and (not MODEL.search(name) or name in ("item", "value", "query"))
         and not re.search(
             r"loss_fn|lr$|weight$|clip|norm|accum|every|steps?$|size|num|^n_|flag|mode|use_|amp|fp16", name

@@ -70,6 +70,8 @@ class Surroundings:
         self.plan = plan
         self.machine: Machine = None  # type: ignore[assignment]
         self.models: dict[str, Model] = {}
+        #: weights that a backward has reached
+        self.reached: set[int] = set()
         self._weights: list[nn.Parameter] = []
         self._weights_of = 0
         self.optimizers: dict[str, Optimizer] = {}
@@ -79,6 +81,8 @@ class Surroundings:
         self.decided: dict[str, bool] = {}
         #: decisions that lead past the lines on the way to the flagged one, and had been taken before
         self.unfortunate: dict[str, bool] = {}
+        #: numbers with which conditions on unknown ones would lead there
+        self.numbers_wanted: dict[str, float] = {}
         self.guessed: dict[str, float] = {}
         self.executed: set[tuple[str, int]] = set()
         self.regions: list[Region] = []
@@ -174,7 +178,7 @@ class Surroundings:
         from_torch = raised_by_amp(error)
         return UserError(error, self.path, 0, from_torch, made_here=not from_torch)
 
-    def harmless(self, path: str, node: ast.stmt) -> bool:
+    def harmless(self, path: str, node: ast.stmt | ast.expr) -> bool:
         """Whether a statement can be left out: it is not flagged, and no scaler or gradient has to do with it."""
         span = (node.lineno, node.end_lineno or node.lineno)
         flagged = any(self.plan.flagged(path, line) for line in range(span[0], span[1] + 1))

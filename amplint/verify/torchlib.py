@@ -81,6 +81,8 @@ class TorchLibrary(Members):
             return self.optimizer(
                 f"optimizer in line {self.line}", given if given is not None else Unknown("params"), keywords
             )
+        if name in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes") and args:
+            return self.launched(args, keywords)
         if last in ("no_grad", "enable_grad", "inference_mode", "set_grad_enabled"):
             mode = args[0] if args else keywords.get("mode", True)
             flag = self.truth(mode, None)
@@ -176,6 +178,12 @@ class TorchLibrary(Members):
         if name.startswith("torch.") and last[:1].isupper():
             return Unknown(last)
         return self.functional(name, args, keywords)
+
+    def launched(self, args: list[object], keywords: dict[str, object]) -> object:
+        """The first of the processes that a program starts on a function of its own."""
+        given = keywords.get("args", args[1] if len(args) > 1 else ())
+        self.assume("one process trains")
+        return self.machine.call(args[0], [0, *(given if isinstance(given, list | tuple) else ())], {})
 
     def layer(self, name: str, args: list[object]) -> Any:
         """A layer or container of layers; containers keep the stand-ins they are given."""
