@@ -102,7 +102,7 @@ class ZeroGradBeforeStep(Rule):
                 step = _emptied_step(trace, position, optimizer)
                 if step is None or step.scaler is not gradients.scaler or _used(trace, position, optimizer, gradients):
                     continue
-                if gradients.kind == "L" and step.loops != event.loops:
+                if gradients.kind == "L" and step.loops != event.loops and not _always_empty(unit, step):
                     # a complete skip; whether that step is reached after it is not known
                     continue
                 if _filled_on_another_path(unit, event, step):
@@ -118,6 +118,15 @@ class ZeroGradBeforeStep(Rule):
                     unit.assumptions(event),
                     unit.confidence(gradients.scaler, optimizer),
                 )
+
+
+def _always_empty(unit: Unit, step: Event) -> bool:
+    """Whether a step finds nothing on any path: it stands behind the loop whose batches it was meant for."""
+    return all(
+        e.state.kind == "N" and e.state.last is None
+        for _, _, e in unit.events("step")
+        if e.site.identity == step.site.identity and e.optimizer is step.optimizer
+    )
 
 
 def _filled_on_another_path(unit: Unit, clearing: Event, step: Event) -> bool:
