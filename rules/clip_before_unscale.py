@@ -146,7 +146,7 @@ class ClipBeforeUnscale(Rule):
                 ),
                 unit.assumptions(event),
                 unit.confidence(gradients.scaler, consumer.optimizer),
-                _fix(unit, gradients.last, event, consumer),
+                _fix(unit, trace, gradients.last, event, consumer),
             )
 
     @staticmethod
@@ -213,11 +213,18 @@ def _scaled_and_consumed(trace: Trace, position: int, event: Event) -> tuple[Gra
     return consumed_scaled(trace, position, event)
 
 
-def _fix(unit: Unit, backward: Event, clip: Event, consumer: Event) -> FixPlan | None:
-    """Unscale before the clip, where the step follows in the same block and the clip always meets scaled gradients."""
-    if clip.calls != consumer.calls or clip.loops[: len(consumer.loops)] != consumer.loops:
+def _fix(unit: Unit, trace: Trace, backward: Event, clip: Event, consumer: Event) -> FixPlan | None:
+    """Unscale before the clip, where the step follows in the same block and the clip always meets scaled gradients.
+
+    A factor that was computed from the gradients has to be that of unscaled ones as well.
+    """
+    first = clip
+    if clip.kind == "grad_write":
+        reads = (e for e in trace.events if e.kind == "grad_read" and backward.index < e.index < clip.index)
+        first = next(reads, clip)
+    if first.calls != clip.calls or clip.calls != consumer.calls or clip.loops[: len(consumer.loops)] != consumer.loops:
         return None
-    place = once_before(clip.site, consumer.site)
+    place = once_before(first.site, consumer.site)
     if place is None or (same_function(backward.site, place) and not stands_before(backward.site, place)):
         return None
     if consumer.kind == "unscale_" and not same_block(place, consumer.site):

@@ -21,7 +21,7 @@ from amplint.layout import (
 )
 from amplint.protocol import consumed_scaled
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
-from amplint.values import NONE, Const, Grad, Value
+from amplint.values import NONE, Const, Grad, Value, computed_from_gradients
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -120,9 +120,10 @@ class ScaledGradientRead(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
+        measuring = _measuring(unit)
         for trace, position, event in unit.events("grad_read", "grad_write", "clip"):
             harm = _harm(event)
-            if harm is None or _undone(trace, event):
+            if harm is None or _undone(trace, event) or event.site.identity in measuring:
                 continue
             met = consumed_scaled(trace, position, event)
             if met is None:
@@ -142,6 +143,18 @@ class ScaledGradientRead(Rule):
                 unit.confidence(gradients.scaler, consumer.optimizer),
                 _fix(gradients.last, event, consumer),
             )
+
+
+def _measuring(unit: Unit) -> frozenset[tuple[str, int]]:
+    """The readings from which the coefficient of a clip by hand is computed, where one is needed."""
+    found: set[tuple[str, int]] = set()
+    for trace, position, change in unit.events("grad_write"):
+        arguments = [v for v in change.details["arguments"] if isinstance(v, Value)]
+        if change.details["operation"] in ("mul_", "div_") and any(computed_from_gradients(v) for v in arguments):
+            made = max((g.last.index for g in change.before.values() if g.last is not None), default=0)
+            reads = (e for e in trace.events[:position] if e.kind == "grad_read" and e.index > made)
+            found.update(read.site.identity for read in reads)
+    return frozenset(found)
 
 
 def _asked(unit: Unit, event: Event) -> Site | None:

@@ -22,9 +22,12 @@ from amplint.values import (
     Func,
     Instance,
     ItemOf,
+    ListV,
+    Many,
     Net,
     OpV,
     Result,
+    Sequence,
     Super,
     Sym,
     Value,
@@ -47,10 +50,9 @@ class Losses:
     ) -> list[CallOutcome]:
         """`torch.autograd.backward(losses)`."""
         loss = pos[0] if pos else kw.get("tensors", Sym("tensors", id(site.node)))
-        for value in self.effects.containers.contents(loss, state):
-            loss = value if loss is None or not loss.taint.scales else loss
-            if value.taint.scales:
-                loss = value
+        if isinstance(loss, (Sequence, Many, ListV)):
+            losses = self.effects.containers.contents(loss, state)
+            loss = next((value for value in losses if value.taint.scales), losses[0] if losses else loss)
         self.backward(loss, site, state, functional=True)
         return [(state, NONE, None)]
 

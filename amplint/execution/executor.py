@@ -69,6 +69,7 @@ SILENT_LIMIT = 3
 #: events whose meaning depends on what follows: paths with and without them are kept apart
 _PENDING_EVENTS = frozenset({"cast", "freeze", "hook", "jump", "default_dtype"})
 _PENDING_WHILE_SCALED = frozenset({"clip", "grad_write", "grad_read", "update"})
+_EQUALITIES = frozenset({"is", "is not", "==", "!="})
 _COMPOUND = frozenset({Branch, Loop, Try, Region})
 
 
@@ -311,6 +312,13 @@ class Executor:
                 test, then, orelse = value.args
                 return [
                     pair for s, truth in self.split(state, test) for pair in self.split(s, then if truth else orelse)
+                ]
+            if value.op in _EQUALITIES and isinstance(value.args[0], OpV) and value.args[0].op == "ite":
+                # what a choice is compared with is asked of the one that is chosen
+                return [
+                    pair
+                    for settled, choice in self.settle(state, value.args[0])
+                    for pair in self.split(settled, OpV(value.op, choice, value.args[1]))
                 ]
         if isinstance(value, (ListV, DictV)) and state.heap.get((value, "#items")):
             return [(state, True)]
