@@ -140,7 +140,8 @@ def _filled_on_another_path(unit: Unit, clearing: Event, step: Event) -> bool:
                 break
             if later.kind == "backward" and step.optimizer in later.before:
                 return True
-            if later.kind == "step" and later.site.identity == step.site.identity:
+            if later.kind in ("step", "opt_step") and later.site.identity == step.site.identity:
+                # with a disabled scaler it is the optimizer's own
                 break
     return False
 
