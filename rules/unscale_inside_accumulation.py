@@ -9,7 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import block_of, same_block
-from amplint.protocol import counts_batches, following, inside_window, same_round
+from amplint.protocol import counts_batches, following, inside_window, passed_updates, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class UnscaleInsideAccumulation(Rule):
                     continue
                 if not inside_window(unit, event, optimizer) or _bypassed(trace, unscaled, event, optimizer):
                     continue
-                if _left_the_end(unit, trace, unscaled, event, optimizer):
+                if _left_the_end(unit, trace, unscaled, event):
                     # unscale_ is where it belongs, and a jump leaves out what follows it
                     continue
                 again = next(following(trace, position, optimizer, "unscale_", "step"), None)
@@ -138,18 +138,16 @@ class UnscaleInsideAccumulation(Rule):
                 )
 
 
-def _left_the_end(unit: Unit, trace: Trace, unscaled: Event, event: Event, optimizer: Value | None) -> bool:
-    """Whether an `unscale_` at the end of a window was followed by a jump."""
-    jumped = any(e.kind == "jump" and unscaled.index < e.index < event.index for e in trace.events)
-    steps = [step for _, _, step in unit.events("step") if optimizer is None or step.optimizer is optimizer]
-    return jumped and any(_same_boundary(unscaled, step) for step in steps)
-
-
-def _same_boundary(unscaled: Event, step: Event) -> bool:
-    if len(unscaled.loops) != len(step.loops):
-        return False
-    ends = [(atom, outcome) for atom, outcome in step.assume.items() if counts_batches(atom)]
-    return all(unscaled.assume.get(atom) is outcome for atom, outcome in ends)
+def _left_the_end(unit: Unit, trace: Trace, unscaled: Event, event: Event) -> bool:
+    """Whether a jump followed an `unscale_` at the end of a window and left the rest of that end out."""
+    return any(
+        e.kind == "jump"
+        and unscaled.index < e.index < event.index
+        and same_round(unscaled, e)
+        and passed_updates(unit, e, unscaled.scaler)
+        and not any(counts_batches(atom) for atom in e.assume.keys() - unscaled.assume.keys())
+        for e in trace.events
+    )
 
 
 def _clips(unit: Unit, optimizer: Value | None) -> list[Event]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 
-from .stage import Log, Runaway, Stage, Variant, Vector
+from .stage import Happening, Log, Runaway, Stage, Variant, Vector
 from .tree import Program
 
 #: a code and a line that it may stand on
@@ -154,9 +154,8 @@ def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
         # behind a clip a wrong scale shows on small gradients alone
         yield SMALL if any(h.kind == "clip" for h in log.happened) else GROWTH
         count = max(len(h.before) for h in log.happened)
-        # in a batch that begins a window, and in one that ends it
-        numbers = (1, stage.program.window) if stage.program.windowed else (1,)
-        yield from (overflow(number, index) for number in numbers for index in range(count))
+        for index in range(count):
+            yield from (overflow(number, index) for number in _telling(log, index, stage.program.window))
         if flushes:
             last = stage.program.batches - 1
             yield from (Variant(f"shorter, overflow@{last}/{i}", (last, i), batches=-1) for i in range(count))
@@ -168,6 +167,22 @@ def _variants(stage: Stage, log: Log) -> Iterator[Variant]:
             yield from SHORTER_SURPRISES
     if any(h.kind in ("step", "opt_step") and h.autocast for h in log.happened):
         yield MOVING
+
+
+def _telling(log: Log, optimizer: int, window: int) -> list[int]:
+    """The numbers of the backwards of an optimizer whose overflow can show something: one that begins a window, one
+    that ends it, and the last of all if the optimizer does not have its step in every window."""
+    backwards = sum(h.kind == "backward" and _reached(h, optimizer) for h in log.happened)
+    steps = sum(h.kind in ("step", "opt_step") and h.optimizer == optimizer for h in log.happened)
+    numbers = {1, window or 1}
+    if steps != backwards // (window or 1):
+        numbers.add(backwards)
+    return sorted(numbers)
+
+
+def _reached(backward: Happening, optimizer: int) -> bool:
+    after = backward.after
+    return after is not None and optimizer < len(after) and after[optimizer] != backward.before[optimizer]
 
 
 def _add(truth: Truth, faults: list[Observed]) -> None:
