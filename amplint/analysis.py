@@ -11,6 +11,7 @@ from amplint import guards
 from amplint.effects.owners import within
 from amplint.execution import Executor
 from amplint.finding import Confidence
+from amplint.regions import sure_dtype_of
 from amplint.rule import Fault, Rule, Site
 from amplint.torch_facts import in_range
 from amplint.traces import Trace, explore
@@ -96,11 +97,8 @@ class Unit:
 
     def only_bfloat16(self, trace: Trace) -> bool:
         """Whether every autocast region of a trace is bfloat16 for certain, and there is one."""
-        dtypes = {
-            self.executor.effects.modules.dtype(event.details["context"].details.dtype)
-            for event in trace.events
-            if event.kind == "construct_autocast"
-        }
+        contexts = (event.details["context"] for event in trace.events if event.kind == "construct_autocast")
+        dtypes = {sure_dtype_of(self, context) for context in contexts}
         return dtypes == {"bfloat16"}
 
     # --- objects ---------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ _RESUMED = re.compile(r"opt|scal|amp", re.IGNORECASE)
 #: operations that change weights in place, where a scope walks over parameters
 _WEIGHT_CHANGES = frozenset("add_ sub_ mul_ div_ copy_ lerp_ addcmul_ addcdiv_".split())
 _EVENT_PARTS = re.compile(r"clip|scaler|autocast|optimizer$|^(Adam|SGD|RMSprop|LBFGS)")
-_STEPPED = re.compile(r"opt|sched|scal|lr|engine|accel|fabric|model|trainer|agent|solver")
+_STEPPED = re.compile(r"opt|sch|scal|lr|engine|accel|fabric|model|trainer|agent|solver")
 _SAVES = re.compile(r"save|dump|checkpoint|ckpt|snapshot")
 #: what a scope mentions that saves more than weights
 _STATEFUL = frozenset({"state_dict", "optimizer", "optim", "scaler", "checkpoint"})

@@ -41,6 +41,14 @@ def _device(unit: Unit, value: Value | None) -> str | None:
     return None
 
 
+def sure_dtype_of(unit: Unit, context: Context) -> str | None:
+    """`dtype_of`, where the device is written as a string: the default of a parameter says nothing here."""
+    details: AutocastArguments = context.details
+    if details.dtype is None and not isinstance(details.device, Const):
+        return None
+    return dtype_of(unit, context)
+
+
 def dtype_of(unit: Unit, context: Context) -> str | None:
     """ "float16" or "bfloat16" where a region certainly computes in it, None where it is chosen at run time."""
     details: AutocastArguments = context.details

@@ -171,6 +171,9 @@ def _comparison(unit: Unit, node: cst.Comparison, origins: _Origins) -> Iterator
     if left is None or right is None or left is right:
         return
     for older, newer in ((left, right), (right, left)):
+        if _begin(unit, newer) < _begin(unit, older) < _end(unit, node):
+            # read anew before it is compared
+            continue
         found = _update_between(unit, older, "get_scale", newer)
         if found is None:
             continue
@@ -308,6 +311,11 @@ def _replaced_before(unit: Unit, trace: Trace, position: int, use: cst.CSTNode) 
                     return True
                 break
     return False
+
+
+def _end(unit: Unit, node: cst.CSTNode) -> tuple[int, int]:
+    place = unit.source.place(node)
+    return place.end_line, place.end_column
 
 
 def _begin(unit: Unit, node: cst.CSTNode) -> tuple[int, int]:

@@ -75,7 +75,8 @@ class ScalerRecreated(Rule):
     ## Known limits
     A scaler per fold, trial or run is right when the model is made there too, and silent. A function is reported only
     when a call of it inside a loop is in sight, or when it is given something, such as a batch, and trains one step of
-    weights and an optimizer that outlive it. A scaler that is constantly disabled is silent.
+    weights and an optimizer that outlive it. A scaler that is constantly disabled is silent, and so is one that is
+    given the state of another.
 
     ## Fix safety
     Unsafe: the construction is moved in front of the loop when it depends on nothing in it. The training changes,
@@ -99,10 +100,14 @@ class ScalerRecreated(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
+        restored = {site.identity for _, _, e in unit.events("load_state") if (site := unit.site_of(e.scaler))}
         for trace in unit.traces:
             earlier: dict[tuple[str, int], list[Event]] = {}
             for event in trace.events:
                 if event.kind != "construct_scaler" or event.scaler is None or event.scaler.enabled is FALSE:
+                    continue
+                if event.site.identity in restored:
+                    # it goes on where another one stopped
                     continue
                 known = earlier.setdefault(event.site.identity, [])
                 for first in known:

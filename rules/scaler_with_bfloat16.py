@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.regions import sure_dtype_of
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, TRUE
 
@@ -23,7 +24,7 @@ class ScalerWithBfloat16(Rule):
 
     ## What it does
     Reports a `GradScaler` that is enabled on every path while each autocast region of the training has
-    `dtype=torch.bfloat16`.
+    `dtype=torch.bfloat16`, or is a region for the cpu that names no dtype.
 
     ## Why is this bad
     bfloat16 has the exponent range of float32, so gradients do not underflow and there is nothing to scale. The
@@ -88,7 +89,7 @@ class ScalerWithBfloat16(Rule):
     code = "AMP221"
     name = "scaler-with-bfloat16"
     severity = Severity.INFO
-    needles = ((b"bfloat16", b"bf16"), (b"Scaler", b"scaler"))
+    needles = ((b"autocast",), (b"Scaler", b"scaler"))
     fix = "unsafe"
     confirmed_by = "own"
     yields_to = ("AMP402",)
@@ -126,7 +127,7 @@ def _bfloat16_region(unit: Unit, trace: Trace) -> Event | None:
         for event in trace.events
         if event.kind == "construct_autocast" and event.details["context"].details.enabled is not FALSE
     ]
-    dtypes = {unit.executor.effects.modules.dtype(event.details["context"].details.dtype) for event in regions}
+    dtypes = {sure_dtype_of(unit, event.details["context"]) for event in regions}
     return regions[0] if dtypes == {"bfloat16"} else None
 
 

@@ -12,7 +12,7 @@ from amplint.names import names_of
 from amplint.program import Assign, Attr, Call, Name, walk
 from amplint.program import Const as Literal
 from amplint.rule import Fault, Rule, Site
-from amplint.values import FALSE, Const, Framework
+from amplint.values import FALSE, AttrOf, Const, Framework, ItemOf, Result
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -131,6 +131,8 @@ def _beside_calls(unit: Unit, trace: Trace) -> Iterator[Fault]:
             last = event if _framework_site(unit, event, scaling) is not None else None
             if event.scaler is not None and _framework_site(unit, event, undecided) is not None:
                 yield from _scaled_by_both(unit, trace, event)
+        elif event.kind == "step":
+            yield from _steps_a_prepared_one(unit, trace, event, scaling)
         elif event.kind == "framework_call" and event.details["name"] == "unscale_gradients":
             last = None
         elif event.kind == "clip" and last is not None and event.details["function"] in _TORCH_CLIPS:
@@ -177,6 +179,26 @@ def _scaled_by_both(unit: Unit, trace: Trace, backward: Event) -> Iterator[Fault
                 unit.assumptions(backward),
                 Confidence.MEDIUM,
             )
+
+
+def _steps_a_prepared_one(unit: Unit, trace: Trace, step: Event, scaling: set[tuple[str, int]]) -> Iterator[Fault]:
+    """An optimizer that a framework has prepared, which asks the framework's own scaler, is stepped through another."""
+    framework = step.details["operand"]
+    while not isinstance(framework, Framework):
+        if isinstance(framework, Result) and isinstance(framework.callee, AttrOf):
+            framework = framework.callee.base
+        elif isinstance(framework, ItemOf):
+            framework = framework.parts[0]
+        else:
+            return
+    setup = unit.site_of(framework)
+    if setup is None or setup.identity not in scaling:
+        return
+    for built in trace.events:
+        if built.kind == "construct_scaler" and built.scaler is step.scaler:
+            steps = ((setup, "the framework works in float16"), (step.site, "and has an optimizer of its own here"))
+            message = "a second scaler steps an optimizer that the framework steps through its own"
+            yield Fault(built.site, message, steps, unit.assumptions(step))
 
 
 def _is_float16(keywords: dict[str, object]) -> bool:

@@ -164,12 +164,10 @@ def _nothing(site: Site) -> str | None:
     argument = node.args[0].value
     if isinstance(argument, cst.Name) and argument.value == "None":
         return "None instead of an optimizer"
-    called = (
-        isinstance(argument, cst.Call)
-        and isinstance(argument.func, cst.Attribute)
-        and argument.func.attr.value == "step"
-    )
-    return "the result of optimizer.step() instead of the optimizer" if called else None
+    if not isinstance(argument, cst.Call) or not isinstance(argument.func, cst.Attribute):
+        return None
+    called = argument.func.attr.value
+    return f"the result of optimizer.{called}() instead of the optimizer" if called in ("step", "zero_grad") else None
 
 
 def _consequences(trace: Trace, position: int, event: Event) -> Iterator[tuple[Site, str]]:
