@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from amplint.verify.guesses import (
+    AVERAGE,
+    CHECKPOINTER,
     LOSS,
     MODEL,
     OPTIMIZER,
@@ -71,6 +73,14 @@ class Callables(Operations):
             instance.native = made
         elif base.endswith("GradScaler"):
             instance.native = self.scaler(cls.name, self._scaler_settings(base, args, keywords))
+        elif any(isinstance(b, Unknown) and CHECKPOINTER.search(b.name) for b in cls.bases):
+            self._kept_by(args, keywords)
+
+    def _kept_by(self, args: list[object], keywords: dict[str, object]) -> None:
+        """What a library's checkpointer will save: the objects that it is given."""
+        held = [self.actual(v) for v in [*args, *keywords.values()]]
+        if any(isinstance(v, Optimizer) for v in held) or "to_save" in keywords:
+            self.save([held], {})
 
     def _scaler_settings(self, name: str, args: list[object], keywords: dict[str, object]) -> dict[str, object]:
         names = ["device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"]
@@ -188,6 +198,13 @@ class Callables(Operations):
         if unknown.label in PICKLING and args:
             self.save(args[:1], {})
             return Unknown(f"{unknown.label}()")
+        if "to_save" in keywords or (name[:1].isupper() and CHECKPOINTER.search(name)):
+            self._kept_by(args, keywords)
+        averaged = next((v for v in map(self.actual, args) if isinstance(v, nn.Module)), None)
+        if averaged is not None and name[:1].isupper() and AVERAGE.search(name):
+            kept = self._copy(averaged)
+            assert isinstance(kept, nn.Module)
+            return kept.to(next((v for v in values if isinstance(v, torch.dtype)), None))
         if SCHEDULER.search(name) and any(isinstance(self.actual(v), Optimizer) for v in values):
             return Scheduler(f"{name} in line {self.line}", self.ledger)
         for value in values:

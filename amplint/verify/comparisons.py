@@ -234,6 +234,8 @@ def no_scaler(case: Case) -> Judgement | None:
             entered = False
     if not region or seen.events("scale") or not any(s.direct for s in seen.ledger.steps):
         return None
+    if seen.world.outside and seen.world.scalers:
+        return Judgement("inconclusive", reason=f"unknown wrapper: {seen.world.outside[0]}() was given the scaler")
     run = Run("gradients around 1e-7", half_grads=True, gain=2.0**-24)
     small, exact = case.run(run), case.run(replace(run, name="reference", half_grads=False, scaled=False))
     zeros = total = 0
@@ -445,7 +447,7 @@ def half_average(case: Case) -> Judgement | None:
     run = Run("weights that move", learn=True, gain=1.0)
     seen = case.run(run)
     if not seen.world.moves:
-        return None
+        return Judgement("inconclusive", reason="no 16-bit average was updated in the replay")
     still = sum(1 for moved, _ in seen.world.moves if moved == 0.0)
     lost = float(torch.tensor(1.0).half() * 0.999 + torch.tensor(1.1).half() * 0.001)
     return Judgement(

@@ -17,6 +17,9 @@ OPTIMIZER = re.compile(r"(?<![a-z])(opt|optim)|optimi[sz]er|solver|(^|_)opt", re
 OPTIMIZER_CLASS = re.compile(
     r"Adam|SGD|Lion|Adagrad|LAMB|LARS|RMSprop|Adafactor|Prodigy|Sophia|Shampoo|Muon|Ranger", re.I
 )
+#: classes that keep an average of weights, and those that write states to files
+AVERAGE = re.compile(r"EMA|(^|_)ema|Averaged?Model|MovingAverage")
+CHECKPOINTER = re.compile(r"checkpoint(er|s|_manager|manager)?$|saver$", re.I)
 SETTINGS = re.compile(r"^(\w+_)?(cfgs?|config|args|params|hparams|settings|options|name)$", re.I)
 SCALER = re.compile(r"scaler|(^|_)amp_?scale", re.I)
 SCHEDULER = re.compile(r"sched|warmup|(^|_)lr_(?!$)|lr_schedule", re.I)

@@ -337,7 +337,7 @@ class Members(Callables):
                 self.ledger.note("cast", dtype=str(dtype), model=getattr(model, "label", "?"))
                 model.to(dtype)
             return model
-        if name == "update_parameters" and args:
+        if name in ("update_parameters", "update", "step") and args:
             other = self.actual(args[0])
             pairs = zip(model.parameters(), other.parameters(), strict=False) if isinstance(other, nn.Module) else ()
             for kept, new in pairs:
