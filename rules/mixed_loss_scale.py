@@ -84,7 +84,7 @@ class MixedLossScale(Rule):
     ## Known limits
     Multiplying or dividing a scaled loss by a number is linear and silent, and so is scaling several losses one by one
     with the same scaler. A term that comes out of a call amplint cannot follow may be scaled already and is not
-    reported.
+    reported, nor is a loss with two scales that nothing backpropagates.
 
     ## Fix safety
     Unsafe: the unscaled term is moved into the call of `scale` where both stand in one expression, the inner of two

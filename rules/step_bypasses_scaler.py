@@ -77,9 +77,10 @@ class StepBypassesScaler(Rule):
     ## Known limits
     Silent where another protocol owns the step (apex, accelerate's prepared optimizer, a DeepSpeed engine), in
     branches without a scaler, for a step before any backward (it silences the scheduler's warning and does nothing),
-    for optimizers whose gradients do not come from a scaled loss, and where the gradients are divided by
-    `scaler.get_scale()` by hand and no `update()` follows. An optimizer that reaches the step through a container is
-    followed only while it can be told apart from the others.
+    for optimizers whose gradients do not come from a scaled loss, where the gradients are divided by
+    `scaler.get_scale()` by hand and no `update()` follows, and where the path has found a norm of the unscaled
+    gradients finite. An optimizer that reaches the step through a container is followed only while it can be told
+    apart from the others.
 
     ## Fix safety
     Unsafe: `optimizer.step()` becomes `scaler.step(optimizer)`, with `scaler.update()` behind it where there is none.

@@ -80,7 +80,7 @@ class UpdateWithoutStep(Rule):
     ## Known limits
     `update(new_scale)` needs no check and is silent. So is the deliberate skip that calls `unscale_`, leaves the step
     out and updates. A scaler that was handed to a call which amplint cannot follow may have been stepped there and is
-    not reported.
+    not reported. An `update()` behind all loops is not reported for a run in which every batch was left early.
 
     ## Fix safety
     No fix. Either the `update()` has to go or the step that belongs to it is missing; the code does not say which.

@@ -109,7 +109,8 @@ class WeightsUpdatedInAutocast(Rule):
       of `cache_enabled` is not known.
     - Weights that already are 16 bit are not cast, so nothing is cached. The rule does not know the dtype of a model
       that was built elsewhere.
-    - A step after which nothing uses the weights in the same region is not reported.
+    - A step after which nothing uses the weights in the same region is not reported. Where the forward itself cannot
+      be followed, an inner region that is off is taken for where it runs.
 
     ## Fix safety
 
