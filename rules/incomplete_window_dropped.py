@@ -118,7 +118,7 @@ class IncompleteWindowDropped(Rule):
             guard = _guard(step)
             if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
                 continue
-            if not any(_starts_anew(unit, atom) for atom in atoms):
+            if not any(_starts_anew(unit, atom) for atom in atoms) or _is_endless(guard):
                 continue
             yield Fault(
                 guard,
@@ -182,6 +182,12 @@ def _reset_attributes(unit: Unit) -> frozenset[str]:
         for stmt in walk(scope.body)
         if isinstance(stmt, Assign) and not stmt.augmented and isinstance(stmt.target, Attr)
     )
+
+
+def _is_endless(guard: Site) -> bool:
+    """Whether the loop around a boundary is `while True`, which has no last window."""
+    loop = enclosing(guard, cst.For, cst.While)
+    return isinstance(loop, cst.While) and isinstance(loop.test, cst.Name) and loop.test.value == "True"
 
 
 def _fits(step: Event, atoms: list[Any]) -> bool:
