@@ -241,6 +241,7 @@ def _run_rules(job: Job, module: SourceModule, result: Result) -> None:
                 result.errors.append(replace(_internal_error(job.file.display, error), rule=rule.code))
         if isinstance(project, ObservedProject):
             result.asked = project.asked_from(job.file.path)
+        project.trim()
         return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from functools import cached_property
@@ -46,6 +47,8 @@ _TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|ze
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
+#: parsed modules that are kept from one analysis to the next, about a megabyte each
+KEPT_MODULES = 100
 
 
 class ModuleEnv:
@@ -348,6 +351,7 @@ class Project:
         #: the project's own wrappers: dotted name -> role
         self.wrappers = wrappers_of(settings)
         self._modules: dict[Path, ModuleEnv | None] = {}
+        self._numbers = itertools.count(1)
         self._telling: dict[Path, frozenset[str]] = {}
         self._found: dict[tuple[Path, str, int], tuple[Path, ...]] = {}
         self._file_words: dict[Path, frozenset[str]] = {}
@@ -374,9 +378,15 @@ class Project:
         known = self._modules.get(key)
         if known is not None and known.source is source:
             return known
-        env = ModuleEnv(source, key, self, len(self._modules) + 1)
+        env = ModuleEnv(source, key, self, next(self._numbers))
         self._modules[key] = env
         return env
+
+    def trim(self) -> None:
+        """Forget the modules once there are many, since trees are large; what is asked for again is read again. To be
+        called between analyses only: one analysis knows a module by its identity."""
+        if sum(env is not None for env in self._modules.values()) > KEPT_MODULES:
+            self._modules.clear()
 
     def resolve(self, importer: ModuleEnv, dotted: str, level: int) -> ModuleEnv | None:
         """The project's module that an import names, or None."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tracing import HEAD, Laboratory, story
 
-from amplint.project import Project
+from amplint.project import KEPT_MODULES, Project
 from amplint.source import SourceModule
 
 FINISH = """\
@@ -232,3 +232,15 @@ def test_roles_of_attributes_are_those_of_the_class(lab: Laboratory) -> None:
 def test_a_parameter_hides_the_role_of_the_name_around_it(lab: Laboratory) -> None:
     unit = lab.unit("s.unscale_(o)\ndef f(o): pass\n")
     assert unit.env.roles[unit.env.program.scopes[1]] == {"s": "scaler"}
+
+
+def test_modules_are_not_kept_for_ever(tmp_path: Path) -> None:
+    for number in range(2 * KEPT_MODULES):
+        (tmp_path / f"m{number}.py").write_text("import torch\nscaler = torch.amp.GradScaler()\n")
+    project = Project(tmp_path)
+    numbers = set()
+    for file in sorted(tmp_path.glob("*.py")):
+        numbers.add(project.enter(SourceModule.from_path(file), file).number)
+        project.trim()
+        assert len(project._modules) <= KEPT_MODULES
+    assert len(numbers) == 2 * KEPT_MODULES
