@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.protocol import same_round
+from amplint.protocol import counts_batches, same_round
 from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
@@ -102,7 +102,11 @@ class ZeroGradBeforeStep(Rule):
                 step = _emptied_step(trace, position, optimizer)
                 if step is None or step.scaler is not gradients.scaler or _used(trace, position, optimizer, gradients):
                     continue
-                if gradients.kind == "L" and step.loops != event.loops and not _always_empty(unit, step):
+                if (
+                    gradients.kind == "L"
+                    and step.loops != event.loops
+                    and not _slipped_out(unit, gradients, event, step)
+                ):
                     # a complete skip; whether that step is reached after it is not known
                     continue
                 if _filled_on_another_path(unit, event, step):
@@ -120,8 +124,15 @@ class ZeroGradBeforeStep(Rule):
                 )
 
 
-def _always_empty(unit: Unit, step: Event) -> bool:
-    """Whether a step finds nothing on any path: it stands behind the loop whose batches it was meant for."""
+def _slipped_out(unit: Unit, gradients: Gradients, clearing: Event, step: Event) -> bool:
+    """Whether a step stands behind the loop whose batches it was meant for.
+
+    It finds nothing on any path, or nothing but the end of a window leads to it from where all was cleared.
+    """
+    assert gradients.last is not None
+    ends = clearing.assume.keys() - gradients.last.assume.keys()
+    if all(map(counts_batches, ends)) and not step.assume.keys() - clearing.assume.keys():
+        return True
     return all(
         e.state.kind == "N" and e.state.last is None
         for _, _, e in unit.events("step")
