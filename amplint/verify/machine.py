@@ -200,7 +200,7 @@ class Machine(Expressions):
         chosen = node.body if self.condition(node.test, scope, arms) else node.orelse
         if chosen and isinstance(chosen[-1], ast.Raise) and not self.trying and self.world.passable(scope.path, node):
             self.world.assume(f"the check in line {node.lineno} is passed")
-            return
+            chosen = node.orelse if chosen is node.body else node.body
         self.block(chosen, scope)
 
     def do_For(self, node: ast.For, scope: Scope) -> None:

@@ -43,6 +43,8 @@ WITH_REGION = {"AMP101", "AMP102", "AMP105", "AMP106", "AMP111"}
 SEARCH_SECONDS = 2.0
 #: a run that takes longer, in processor time, is cut to so many backwards where that leads to the flagged line too
 LONG_SECONDS, FEWER = 0.4, 8
+#: how long the loops are where a run takes twice as much: there are others in it besides those of the training
+SHORT_LENGTH = 3
 
 
 @dataclass
@@ -117,6 +119,8 @@ class Case:
         self.runs: dict[Run, Outcome] = {}
         self.extra: list[Outcome] = []
         self.scout: Outcome | None = None
+        #: nothing leads to the flagged line, nothing was raised on the way, and every other run would be slow
+        self.hopeless = False
 
     def find_way(self) -> Outcome | None:
         """Look for drivers, flags, numbers and loop lengths with which the flagged line runs and two steps are made.
@@ -179,6 +183,7 @@ class Case:
         best = max(tried, key=lambda a: a.score)
         self.setting, self.changes, self.limit = best.setting, best.changes, best.limit
         self.scout = self._shortened(best)
+        self.hopeless = not best.outcome.reached and best.outcome.error is None and best.seconds > LONG_SECONDS
         reference = self.stage.execute(replace(REFERENCE, **self.changes), self.setting, None, self.limit)
         self.assignment = reference.world.plan.assign(reference.world)
         if not self.assignment:
@@ -190,11 +195,14 @@ class Case:
         """The run that was found, or a shorter one in its place where it is slow and has more steps than needed."""
         if best.seconds < LONG_SECONDS or best.limit <= FEWER or best.outcome.steps_taken < FEWER:
             return best.outcome
-        shorter = self.stage.execute(best.outcome.run, best.setting, None, FEWER)
-        if _score(shorter)[:3] != best.score[:3]:
-            return best.outcome
-        self.limit = FEWER
-        return shorter
+        lengths = [best.setting.length] if best.seconds < 2 * LONG_SECONDS else [SHORT_LENGTH, best.setting.length]
+        for length in lengths:
+            setting = replace(best.setting, length=length)
+            shorter = self.stage.execute(best.outcome.run, setting, None, FEWER)
+            if _score(shorter)[:3] == best.score[:3] and shorter.steps_taken > FEWER // 2:
+                self.setting, self.limit = setting, FEWER
+                return shorter
+        return best.outcome
 
     def adopt(self, replay: Replay) -> bool:
         """Take another finding of the same program, if the way found already leads to its line."""
@@ -488,8 +496,10 @@ def _judged(case: Case, asked: Complete | None = None) -> Judgement:
     foreign = case.stage.foreign_scaler
     if foreign is not None and case.replay.rule.startswith(("AMP2", "AMP3", "AMP5")):
         return Judgement("inconclusive", reason=f"unknown wrapper: the scaler is a {foreign}")
-    if case.scout.broke and not case.scout.reached and not case.scout.ledger.events:
-        return Judgement("inconclusive", reason=f"line not reached: {case.scout.broke}")
+    if not case.scout.reached and case.hopeless:
+        return Judgement(
+            "inconclusive", reason=f"line not reached: {case.scout.broke or 'nothing in the file leads to it'}"
+        )
     own: Callable[[Case], Judgement | None] | None = OWN.get(case.replay.rule)
     try:
         result = own(case) if own is not None else by_gradients(case)

@@ -70,6 +70,8 @@ class Surroundings:
         self.plan = plan
         self.machine: Machine = None  # type: ignore[assignment]
         self.models: dict[str, Model] = {}
+        #: checks that were stepped over once, and are from then on
+        self.passed: set[tuple[str, int]] = set()
         #: weights that a backward has reached
         self.reached: set[int] = set()
         self._weights: list[nn.Parameter] = []
@@ -186,7 +188,9 @@ class Surroundings:
 
     def passable(self, path: str, node: ast.stmt) -> bool:
         """Whether a check that fails may be stepped over: before the training begins it is one of the surroundings."""
-        return not self.ledger.backwards and self.harmless(path, node)
+        if not self.ledger.backwards and self.harmless(path, node):
+            self.passed.add((path, node.lineno))
+        return (path, node.lineno) in self.passed
 
     def guarded(self, call: Callable[[], Any]) -> Any:
         """Run real torch code; what it raises becomes an exception of the program."""
