@@ -37,6 +37,7 @@ from amplint.verify.operations import (
     Operations,
 )
 from amplint.verify.plain import CONTAINERS, PLAIN, Unsupported
+from amplint.verify.props import Keeper
 from amplint.verify.standins import (
     DuckOptimizer,
     Model,
@@ -73,14 +74,9 @@ class Callables(Operations):
             instance.native = made
         elif base.endswith("GradScaler"):
             instance.native = self.scaler(cls.name, self._scaler_settings(base, args, keywords))
+            instance.native.own_step = cls.find("step") is not None
         elif any(isinstance(b, Unknown) and CHECKPOINTER.search(b.name) for b in cls.bases):
-            self._kept_by(args, keywords)
-
-    def _kept_by(self, args: list[object], keywords: dict[str, object]) -> None:
-        """What a library's checkpointer will save: the objects that it is given."""
-        held = [self.actual(v) for v in [*args, *keywords.values()]]
-        if any(isinstance(v, Optimizer) for v in held) or "to_save" in keywords:
-            self.save([held], {})
+            instance.native = Keeper([self.actual(v) for v in [*args, *keywords.values()]])
 
     def _scaler_settings(self, name: str, args: list[object], keywords: dict[str, object]) -> dict[str, object]:
         names = ["device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled"]
@@ -198,8 +194,10 @@ class Callables(Operations):
         if unknown.label in PICKLING and args:
             self.save(args[:1], {})
             return Unknown(f"{unknown.label}()")
-        if "to_save" in keywords or (name[:1].isupper() and CHECKPOINTER.search(name)):
-            self._kept_by(args, keywords)
+        if "to_save" in keywords:
+            self.save([self.actual(keywords["to_save"])], {})
+        elif name[:1].isupper() and CHECKPOINTER.search(name):
+            return Keeper([self.actual(v) for v in values])
         averaged = next((v for v in map(self.actual, args) if isinstance(v, nn.Module)), None)
         if averaged is not None and name[:1].isupper() and AVERAGE.search(name):
             kept = self._copy(averaged)

@@ -301,6 +301,13 @@ def zero_grad_before_step(case: Case) -> Judgement | None:
     return None
 
 
+def closure(case: Case) -> Judgement | None:
+    """What a scaler of the project's own does with a closure is its own affair."""
+    if any(scaler.own_step for scaler in case.run(NOMINAL).world.scalers):
+        return Judgement("inconclusive", reason="unknown wrapper: the scaler has a step of its own")
+    return by_gradients(case)
+
+
 def recreated(case: Case) -> Judgement | None:
     """Steps that the program takes when gradients overflow at first, against one scaler for all of it."""
     seen = case.run(HALF)
@@ -628,6 +635,7 @@ OWN: dict[str, Callable[[Case], Judgement | None]] = {
     "AMP111": loss_outside,
     "AMP202": gradient_read,
     "AMP211": zero_grad_before_step,
+    "AMP214": closure,
     "AMP215": recreated,
     "AMP219": scheduler_counts,
     "AMP220": scale_compared,

@@ -206,6 +206,7 @@ MODEL_METHODS = {
     "module",
     "forward",
 }
+OPTIMIZER_METHODS = {"step", "zero_grad", "state_dict", "load_state_dict", "add_param_group", "train", "eval"}
 #: methods of a tensor that make another dtype of it
 CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16"}
 SCALER_METHODS = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import _refresh_per_optimizer_state
 
 from amplint.verify import functions
 from amplint.verify.callables import Callables
@@ -19,6 +21,7 @@ from amplint.verify.guesses import (
     MODEL,
     MODEL_METHODS,
     OPTIMIZER,
+    OPTIMIZER_METHODS,
     SCALER,
     SCALER_METHODS,
     SCHEDULER,
@@ -42,6 +45,7 @@ from amplint.verify.objects import (
 )
 from amplint.verify.plain import CONTAINERS, MAX_ITEMS, PLAIN, Unsupported, container_method
 from amplint.verify.props import (
+    Keeper,
     Loader,
     Namespace,
     Parser,
@@ -89,6 +93,11 @@ class Members(Callables):
             return [0.1] if name.startswith("get") else Unknown(name)
         if isinstance(value, Parser):
             return value.call(name, args, keywords)
+        if isinstance(value, Keeper):
+            value.held.extend(map(self.actual, args))
+            if name.startswith("save"):
+                self.save([value.held], {})
+            return Unknown(name)
         if isinstance(value, Stack):
             if name == "enter_context" and args:
                 entered = self.enter(args[0])
@@ -528,9 +537,9 @@ class Members(Callables):
         if isinstance(value, Optimizer | DuckOptimizer):
             if name == "param_groups":
                 return value.param_groups
-            if name == "state":
-                return Unknown("state")
-            return self._bound(value, name)
+            if name in OPTIMIZER_METHODS:
+                return self._bound(value, name)
+            return Unknown("state" if name == "state" else f"{value.label}.{name}")
         if isinstance(value, Scaler):
             return self._bound(value, name) if name in SCALER_METHODS else self._scaler_attribute(value, name)
         if isinstance(value, Scheduler):
@@ -633,6 +642,10 @@ class Members(Callables):
             return
         if isinstance(value, Namespace):
             value.set(name, new)
+            return
+        if isinstance(value, Scaler) and name == "_per_optimizer_states":
+            # whatever it is set to: what the scaler knew of its optimizers is gone
+            value._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
             return
         if isinstance(value, functions.Context):
             value.values[name] = new

@@ -68,6 +68,13 @@ class Namespace:
         self.values[name] = new
 
 
+class Keeper:
+    """A checkpointer of a library's: it saves the objects that it was given, at first or later."""
+
+    def __init__(self, held: list[object]) -> None:
+        self.held = held
+
+
 class Feed(Iterator[object]):
     """The batches of a loader, one by one: without an end, but for a program that waits for it."""
 

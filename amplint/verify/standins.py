@@ -412,6 +412,8 @@ class Scaler(torch.amp.GradScaler):
         self.label = label
         self.ledger = ledger
         self.place = (ledger.path, ledger.line)
+        #: whether a class of the user's has another `step`
+        self.own_step = False
 
     def scale(self, outputs: Any) -> Any:
         self.ledger.note("scale", scaler=self.label, scale=self.get_scale())
