@@ -389,6 +389,9 @@ class _Drive:
                 world.assume(f"{name} is not None")
                 return self._unknown(name, i)
             return None
+        if default == "cpu" and "device" in name:
+            world.assume(f"{name} is cuda")
+            return "cuda"
         if type(default) is int and default == 0 and COUNT.search(name) and not START.search(name):
             # whoever calls it wants more than nothing
             return self._unknown(name, i)
