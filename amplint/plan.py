@@ -18,7 +18,7 @@ from amplint.files import SourceFile, display_path, project_files
 from amplint.finding import Finding
 from amplint.found import UNREADABLE, unreadable_finding
 from amplint.jobs import Job, project_of
-from amplint.screen import Screen
+from amplint.screen import Screen, code_of
 from amplint.source import SourceError, SourceModule
 from amplint.target import target_of
 from amplint.torch_facts import in_range
@@ -144,8 +144,13 @@ def plan_file(
         _unreadable(plan, SourceError(f"cannot be read: {error.strerror or error}"))
         return plan
     is_notebook = file.display.endswith(".ipynb")
-    hits = plan.governing.screen.rules_for(data, is_notebook)
-    half = [rule for rule in plan.governing.near.rules_for(data, is_notebook) if rule not in hits]
+    screen, near = plan.governing.screen, plan.governing.near
+    hits = screen.rules_for(data, is_notebook)
+    half = [rule for rule in near.rules_for(data, is_notebook) if rule not in hits]
+    if (hits or half) and not is_notebook:
+        code = code_of(data)
+        hits = screen.rules_for(code)
+        half = [rule for rule in near.rules_for(code) if rule not in hits]
     if half:
         neighbours = around.of(file.path, settings)
         reach = b"\n".join((data, *(neighbours.text(other) for other in neighbours.imported(file.path))))

@@ -14,7 +14,7 @@ import pytest
 from amplint import registry
 from amplint.plan import OWN_RULES
 from amplint.rule import Rule
-from amplint.screen import Screen
+from amplint.screen import Screen, code_of
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures"
@@ -124,7 +124,7 @@ def test_every_bad_fixture_has_a_good_twin(rule: Rule) -> None:
 @every_predicate
 def test_bad_fixtures_and_the_example_pass_the_needles(rule: Rule) -> None:
     screen = Screen([rule])
-    stopped = [file.name for file in fixtures(rule, "bad") if not screen.rules_for(file.read_bytes())]
+    stopped = [file.name for file in fixtures(rule, "bad") if not screen.rules_for(code_of(file.read_bytes()))]
     assert not stopped
     assert screen.rules_for(sections(rule)["Example"].encode())
 

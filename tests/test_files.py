@@ -13,7 +13,7 @@ from amplint.config import Configuration, Settings
 from amplint.files import discover, display_path
 from amplint.finding import Severity
 from amplint.rule import Rule
-from amplint.screen import Screen
+from amplint.screen import Screen, code_of
 from amplint.target import NEWEST, OLDEST, asked_for, lowest, target_of
 from amplint.torch_facts import in_range
 
@@ -287,3 +287,23 @@ def test_git_and_the_walk_agree(here: Path) -> None:
         ["git", "ls-files", "-o", "--exclude-standard", "*.py"], check=True, capture_output=True, text=True
     )
     assert found(here) == sorted(listed.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ('"""half"""\nx = 1  # .half\n', '""\nx = 1  \n'),
+        ("x = 'it is # no comment'  # but this is\n", "x = 'it is # no comment'  \n"),
+        ("x = r'''a \\''' b'''\ny = '\"\"\"'\nz = '\"\"\"'\n", "x = \"\"\ny = '\"\"\"'\nz = '\"\"\"'\n"),
+        ('x = f"""{model.half()}"""\n', 'x = f"""{model.half()}"""\n'),
+        ('"never closed\nmodel.half()  # here\n', '"never closed\nmodel.half()  \n'),
+        ('"""never closed\nmodel.half()\n', '"""never closed\nmodel.half()\n'),
+    ],
+)
+def test_docstrings_and_comments_are_no_code(source: str, code: str) -> None:
+    assert code_of(source.encode()).decode() == code
+
+
+def test_hostile_quotes_take_no_time() -> None:
+    for data in (b"b" * 3_000_000, b"'" * 3_000_001, b'"' * 1_000_001, b"\\" * 3_000_000, b"f'" * 1_000_001):
+        code_of(data)
