@@ -41,6 +41,14 @@ def _device(unit: Unit, value: Value | None) -> str | None:
     return None
 
 
+def _sets_default(unit: Unit) -> bool:
+    """Whether the module sets the dtype of regions that name none; looked up once."""
+    known = unit.env.shared.get("sets_autocast_dtype")
+    if known is None:
+        known = unit.env.shared["sets_autocast_dtype"] = DEFAULT_IS_SET.search(unit.source.text) is not None
+    return bool(known)
+
+
 def sure_dtype_of(unit: Unit, context: Context) -> str | None:
     """`dtype_of`, where the device is written as a string: the default of a parameter says nothing here."""
     details: AutocastArguments = context.details
@@ -54,7 +62,7 @@ def dtype_of(unit: Unit, context: Context) -> str | None:
     details: AutocastArguments = context.details
     if details.dtype is None or details.dtype is NONE:
         device = device_of(unit, context)
-        if device is None or DEFAULT_IS_SET.search(unit.source.text):
+        if device is None or _sets_default(unit):
             return None
         return "float16" if device in _FP16_BY_DEFAULT else "bfloat16"
     return unit.executor.effects.modules.dtype(details.dtype)

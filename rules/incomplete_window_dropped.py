@@ -17,6 +17,7 @@ from amplint.values import AttrOf, Const, OpV, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.project import ModuleEnv
     from amplint.states import Event, Gradients
 
 
@@ -118,7 +119,7 @@ class IncompleteWindowDropped(Rule):
             guard = _guard(step)
             if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
                 continue
-            if not any(_starts_anew(unit, atom) for atom in atoms) or _is_endless(guard):
+            if _is_endless(guard) or not any(_starts_anew(unit, atom) for atom in atoms):
                 continue
             yield Fault(
                 guard,
@@ -153,7 +154,7 @@ def _reaches_the_end(unit: Unit, step: Event, backward: Event, atoms: list[Any])
 def _starts_anew(unit: Unit, atom: Any) -> bool:
     """Whether what is counted may begin again with every epoch: an attribute does where a method sets it."""
     counted = [_attribute(value) for value in _terms(atom)]
-    return not all(counted) or any(name in _reset_attributes(unit) for name in counted)
+    return not all(counted) or not _reset_attributes(unit).isdisjoint(counted)
 
 
 def _terms(atom: Any) -> Iterator[Value]:
@@ -174,14 +175,20 @@ def _attribute(value: Value) -> str:
 
 def _reset_attributes(unit: Unit) -> frozenset[str]:
     """The attributes that some method sets to a number, other than the one that makes the object."""
-    return frozenset(
-        stmt.target.name
-        for env in (unit.env, *unit.executor.entered)
-        for scope in env.program.scopes
-        if scope.name != "__init__"
-        for stmt in walk(scope.body)
-        if isinstance(stmt, Assign) and not stmt.augmented and isinstance(stmt.target, Attr)
-    )
+    return frozenset().union(*(_attributes_set_in(env) for env in (unit.env, *unit.executor.entered)))
+
+
+def _attributes_set_in(env: ModuleEnv) -> frozenset[str]:
+    known: frozenset[str] | None = env.shared.get("attributes_set")
+    if known is None:
+        known = env.shared["attributes_set"] = frozenset(
+            stmt.target.name
+            for scope in env.program.scopes
+            if scope.name != "__init__"
+            for stmt in walk(scope.body)
+            if isinstance(stmt, Assign) and not stmt.augmented and isinstance(stmt.target, Attr)
+        )
+    return known
 
 
 def _is_endless(guard: Site) -> bool:

@@ -101,11 +101,10 @@ class ScalerWithBfloat16(Rule):
             if scaler is None or scaler.enabled is not TRUE:
                 continue
             using = [trace for trace in unit.traces if _steps(trace, scaler)]
-            regions = [_bfloat16_region(unit, trace) for trace in using]
-            if not using or not all(regions):
+            region = _bfloat16_region(unit, using[0]) if using else None
+            if region is None or not all(_bfloat16_region(unit, trace) for trace in using[1:]):
                 continue
-            region, step = regions[0], _steps(using[0], scaler)[0]
-            assert region is not None
+            step = _steps(using[0], scaler)[0]
             yield Fault(
                 event.site,
                 "the scaler does nothing useful: every region of this training is bfloat16",

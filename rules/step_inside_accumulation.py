@@ -175,9 +175,9 @@ def _divided_for_nothing(unit: Unit, trace: Trace, step: Event, backward: Event)
     decided = {atom for atom in step.assume if atom not in backward.assume}
     if any(counts_batches(atom) or not is_flag(atom) for atom in decided) or not step.loops:
         return
-    names = _lengths(unit, backward)
-    divisors = [(v, name) for v in _divisors(backward.details["value"]) if (name := _name_of(v, names))]
-    for value, name in divisors:
+    divisors = list(_divisors(backward.details["value"]))
+    names = _lengths(unit, backward) if divisors else ()
+    for value, name in ((v, name) for v in divisors if (name := _name_of(v, names))):
         if _is_counted(unit, name) or _steps_once(unit, step) or _may_be_one(step, value):
             continue
         yield Fault(
