@@ -41,8 +41,8 @@ TOLERANCE = 1e-4
 WITH_REGION = {"AMP101", "AMP102", "AMP105", "AMP106", "AMP111"}
 #: what the search for a way to the flagged line may take, in processor time
 SEARCH_SECONDS = 2.0
-#: a run that takes longer, in processor time, is cut to so many backwards where that leads to the flagged line too
-LONG_SECONDS, FEWER = 0.4, 8
+#: a run of more work is cut to so many backwards where that leads to the flagged line too
+MUCH_WORK, FEWER = 3000, 8
 #: how long the loops are where a run takes twice as much: there are others in it besides those of the training
 SHORT_LENGTH = 3
 
@@ -85,7 +85,12 @@ class _Attempt:
     changes: dict[str, Any]
     outcome: Outcome
     limit: int
-    seconds: float
+
+    @property
+    def work(self) -> int:
+        """What the run costs, in statements; every backward costs some for each two weights."""
+        world = self.outcome.world
+        return world.statements + self.outcome.ledger.backwards * world.weights // 2
 
 
 def _score(outcome: Outcome) -> tuple[int, ...]:
@@ -136,10 +141,8 @@ class Case:
         def attempt(setting: Setting, changes: dict[str, Any] | None = None, limit: int = 24) -> bool:
             if tried and time.process_time() > deadline:
                 return True
-            begin = time.process_time()
             outcome = self.stage.execute(replace(PLAIN[0], **(changes or {})), setting, None, limit)
-            seconds = time.process_time() - begin
-            tried.append(_Attempt(_score(outcome), setting, changes or {}, outcome, limit, seconds))
+            tried.append(_Attempt(_score(outcome), setting, changes or {}, outcome, limit))
             return tried[-1].score[0] == 2
 
         def search() -> bool:
@@ -183,7 +186,7 @@ class Case:
         best = max(tried, key=lambda a: a.score)
         self.setting, self.changes, self.limit = best.setting, best.changes, best.limit
         self.scout = self._shortened(best)
-        self.hopeless = not best.outcome.reached and best.outcome.error is None and best.seconds > LONG_SECONDS
+        self.hopeless = not best.outcome.reached and best.outcome.error is None and best.work > MUCH_WORK
         reference = self.stage.execute(replace(REFERENCE, **self.changes), self.setting, None, self.limit)
         self.assignment = reference.world.plan.assign(reference.world)
         if not self.assignment:
@@ -193,9 +196,9 @@ class Case:
 
     def _shortened(self, best: _Attempt) -> Outcome:
         """The run that was found, or a shorter one in its place where it is slow and has more steps than needed."""
-        if best.seconds < LONG_SECONDS or best.limit <= FEWER or best.outcome.steps_taken < FEWER:
+        if best.work < MUCH_WORK or best.limit <= FEWER or best.outcome.steps_taken < FEWER:
             return best.outcome
-        lengths = [best.setting.length] if best.seconds < 2 * LONG_SECONDS else [SHORT_LENGTH, best.setting.length]
+        lengths = [best.setting.length] if best.work < 2 * MUCH_WORK else [SHORT_LENGTH, best.setting.length]
         for length in lengths:
             setting = replace(best.setting, length=length)
             shorter = self.stage.execute(best.outcome.run, setting, None, FEWER)

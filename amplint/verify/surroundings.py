@@ -100,6 +100,7 @@ class Surroundings:
         self.tiny: list[tuple[str, int]] = []
         self.infinite: list[tuple[str, int]] = []
         self.floats = 0
+        self.statements = 0
         self.passes = 0
         #: the lines of the statement that runs, without those of the statements in it
         self.span = (0, 0)
@@ -126,6 +127,11 @@ class Surroundings:
         self.ledger.path = value
 
     @property
+    def weights(self) -> int:
+        """How many weights the networks have together."""
+        return len(self.parameters_in([*self.models.values()]))
+
+    @property
     def line(self) -> int:
         return self.ledger.line
 
@@ -135,6 +141,7 @@ class Surroundings:
 
     def enter_line(self, path: str, node: ast.stmt) -> None:
         self.ledger.path, self.ledger.line = path, node.lineno
+        self.statements += 1
         self.ledger.turns += isinstance(node, ast.For | ast.AsyncFor | ast.While)
         last = node.lineno
         for decorator in getattr(node, "decorator_list", ()):
