@@ -108,6 +108,9 @@ class StepBypassesScaler(Rule):
         for trace, position, event in unit.events("opt_step"):
             gradients, by_hand = event.state, False
             if gradients.kind in ("T", "N"):
+                if event.details["arguments"] or event.details["keywords"]:
+                    # a closure makes the gradients that it steps on
+                    continue
                 first = _scaler_step(trace, position, event)
                 if first is None:
                     continue
