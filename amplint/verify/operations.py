@@ -70,6 +70,8 @@ from amplint.verify.surroundings import (
 
 #: names of which two make a number together
 NUMBER = re.compile(f"{START.pattern}|{TOTAL.pattern}|{COUNT.pattern}", re.I)
+#: the backwards after which a run ends that has come to so many statements by then
+ENOUGH, LONG = 12, 6000
 #: a number of steps that no replay comes to
 MANY = 1000
 
@@ -340,7 +342,7 @@ class Operations(Surroundings):
 
     def backward(self, losses: list[object], keywords: dict[str, object]) -> None:
         ledger = self.ledger
-        if ledger.backwards >= ledger.limit:
+        if ledger.backwards >= ledger.limit or (ledger.backwards >= ENOUGH and self.statements > LONG):
             raise EnoughSeen
         for optimizer in ledger.pending_zero:
             for parameter in optimizer.parameters():
