@@ -275,3 +275,26 @@ def test_arguments_of_any_number_are_unknown_where_nobody_gives_them(lab: Labora
     """
     assert events(lab, source, "step")
     assert events(lab, source, "update")
+
+
+def test_an_option_is_the_same_whenever_it_is_asked_for(lab: Laboratory) -> None:
+    source = """
+    import torch
+
+    class Model:
+        def __init__(self, opt, net, critic):
+            self.opt = opt
+            self.optimizer = torch.optim.SGD(net.parameters())
+            self.other = torch.optim.SGD(critic.parameters())
+            self.scaler = torch.amp.GradScaler("cuda")
+
+        def train(self, loss):
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            if self.opt.get("critic", None) is not None:
+                self.scaler.step(self.other)
+            self.scaler.update()
+    """
+    traces = [trace for trace in lab.traces_of(source) if trace.entry.name == "train" and not trace.truncated]
+    stepped = {sum(event.kind == "step" for event in trace.events) for trace in traces}
+    assert stepped == {2, 4}

@@ -299,6 +299,11 @@ class Effects:
             return [(state, Grad(frozenset((base,)), "norm"), None)]
         if name == "enter_context" and pos:
             return self.contexts.enter_here(pos[0], site, state)
+        if name == "get" and not kw and _asks_by_name(pos):
+            # an option of the run, the same whenever it is asked for, as `options[name]` is
+            stored = state.heap.get((base, ("item", pos[0])))
+            taint = self.unknown.result_taint(callee, pos, state)
+            return [(state, stored or Result(callee, tuple(pos), taint=taint), None)]
         if name == "is_enabled" and isinstance(base, (Sym, AttrOf)):
             return [(state, AttrOf(base, "enabled"), None)]
         if name in _DETACHING:
@@ -318,6 +323,16 @@ class Effects:
         self.x.record(
             "call", site, state, details={"name": name, "callee": callee, "arguments": tuple(pos), "keywords": dict(kw)}
         )
+
+
+def _asks_by_name(given: list[Value]) -> bool:
+    """Whether the arguments of `get` are the name of an option, with or without a constant to fall back to."""
+    return (
+        bool(given)
+        and all(isinstance(value, Const) for value in given)
+        and isinstance(given[0], Const)
+        and isinstance(given[0].value, str)
+    )
 
 
 def _detached(taint: Taint) -> Taint:

@@ -80,11 +80,12 @@ class Unknown:
             self.x.record("bce", site, state)
         if isinstance(callee, (Sym, AttrOf, Net, Instance)) and self.effects.modules.may_be_module(callee, state):
             self.effects.modules.forward(callee, site, state)
-        taint = self._result_taint(callee, arguments, state)
+        taint = self.result_taint(callee, arguments, state)
         identity = tuple(pos) + tuple(Sequence(Const.of(k), v) for k, v in sorted(kw.items()))
         return [(state, Result(callee, identity, state.loops, taint=taint), None)]
 
-    def _result_taint(self, callee: Value, arguments: list[Value], state: Machine) -> Taint:
+    def result_taint(self, callee: Value, arguments: list[Value], state: Machine) -> Taint:
+        """What the result of an unknown call may have been computed from."""
         if self.effects.contexts.no_grad(state):
             return CLEAN
         taint = CLEAN
