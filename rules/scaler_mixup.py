@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.protocol import between, previous
 from amplint.rule import Fault, Rule
-from amplint.values import AttrOf, Instance, Scaler, Sym, Value
+from amplint.values import AttrOf, Instance, Optimizer, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -121,6 +121,8 @@ class ScalerMixup(Rule):
                 continue
             if gradients.kind == "S":
                 source = _only_source(trace, position, event)
+                if gradients.maybe and source is not None and _may_be_frozen(unit, trace, source, event):
+                    continue
                 what = "scaled"
             elif gradients.kind == "U" and event.kind == "step" and gradients.unscaled is not None:
                 source = gradients.unscaled
@@ -177,6 +179,20 @@ def _last_step(trace: Trace, position: int, event: Event) -> Event | None:
         if earlier.optimizer is event.optimizer and earlier.kind in ("step", "opt_step", "zero_grad"):
             return earlier if earlier.kind == "step" else None
     return None
+
+
+def _may_be_frozen(unit: Unit, trace: Trace, backward: Event, event: Event) -> bool:
+    """Whether some weights of the optimizer were switched off during a backward, as those of a critic are in the
+    generator's turn."""
+    owners = event.optimizer.owners if isinstance(event.optimizer, Optimizer) else None
+    switched = [
+        earlier.kind
+        for earlier in trace.events
+        if earlier.index < backward.index
+        and earlier.kind in ("freeze", "unfreeze")
+        and (not owners or unit.overlap(owners, frozenset((earlier.details["target"],))))
+    ]
+    return switched[-1:] == ["freeze"]
 
 
 def _only_source(trace: Trace, position: int, event: Event) -> Event | None:

@@ -17,7 +17,7 @@ their `details`:
     forward            module
     cast               target, dtype, how
     bce                (binary cross entropy on probabilities, as a function or an `nn.BCELoss` that is called)
-    freeze             target
+    freeze, unfreeze   target
     save               payload, contents, function, holder (the dict or object in it that holds states), literal (where
                        that is made), open, stages
     copy               of, stages (a scaler is copied as an object, which pickles it)

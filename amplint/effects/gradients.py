@@ -14,6 +14,7 @@ from amplint.states import (
 from amplint.values import (
     FALSE,
     NONE,
+    TRUE,
     AttrOf,
     Ext,
     Func,
@@ -208,9 +209,10 @@ class GradientEffects:
             if isinstance(origin, tuple) and origin[0] == "cast":
                 for owner in base.owners:
                     self.effects.modules.cast(owner, origin[1], "parameter data", site, state)
-        elif target.name == "requires_grad" and value is FALSE:
+        elif target.name == "requires_grad" and value in (FALSE, TRUE):
+            kind = "freeze" if value is FALSE else "unfreeze"
             for owner in base.owners if isinstance(base, Param) else frozenset((base,)):
-                self.x.record("freeze", site, state, details={"target": owner})
+                self.x.record(kind, site, state, details={"target": owner})
 
     def item_bound(self, base: Value, index: Value, value: Value, state: Machine, stmt: Stmt) -> None:
         """`base[index] = value`"""

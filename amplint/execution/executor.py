@@ -67,7 +67,7 @@ MODULE_BUDGET = 40_000
 SILENT_LIMIT = 3
 
 #: events whose meaning depends on what follows: paths with and without them are kept apart
-_PENDING_EVENTS = frozenset({"cast", "freeze", "hook", "jump", "default_dtype"})
+_PENDING_EVENTS = frozenset({"cast", "freeze", "unfreeze", "hook", "jump", "default_dtype"})
 _PENDING_WHILE_SCALED = frozenset({"clip", "grad_write", "grad_read", "update"})
 _EQUALITIES = frozenset({"is", "is not", "==", "!="})
 _COMPOUND = frozenset({Branch, Loop, Try, Region})
