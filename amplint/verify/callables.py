@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from amplint.verify.guesses import (
 )
 from amplint.verify.objects import (
     Bound,
+    DeviceOf,
     Dotted,
     Function,
     Instance,
@@ -90,7 +92,7 @@ class Callables(Operations):
         settings = self._scaler_settings(name, args, keywords)
         if not any(isinstance(v, Unknown) for v in settings.values()):
             real: Any = torch.cuda.amp.GradScaler if ".cuda.amp" in name else torch.amp.GradScaler
-            probe = self.guarded(lambda: real(*args, **keywords))
+            probe = self._constructed(lambda: real(*args, **keywords))
             self.ledger.note(
                 "constructed",
                 device=str(getattr(probe, "_device", "")),
@@ -99,6 +101,15 @@ class Callables(Operations):
             )
         label = f"scaler in line {self.line}"
         return self.scaler(label, {**settings, "constructed": True})
+
+    def _constructed(self, make: Callable[[], Any]) -> Any:
+        """What a class of torch.amp makes; a TypeError is about its arguments, whoever's frame it was raised in."""
+        try:
+            return self.guarded(make)
+        except UserError as error:
+            error.from_torch |= isinstance(error.error, TypeError)
+            error.made_here &= not error.from_torch
+            raise
 
     def make_region(self, name: str, args: list[object], keywords: dict[str, object]) -> Region:
         legacy = ".cuda.amp" in name or ".cpu.amp" in name
@@ -109,6 +120,9 @@ class Callables(Operations):
         settings.update(keywords)
         device: object = ("cpu" if ".cpu.amp" in name else "cuda") if legacy else settings.get("device_type", "cuda")
         dtype = settings.get("dtype")
+        if not legacy and isinstance(device, DeviceOf):
+            wanted = ValueError("Expected `device_type` of type `str`, got: `<class 'torch.device'>`")
+            raise UserError(wanted, self.path, 0, True)
         if not legacy and isinstance(device, (*PLAIN, torch.device)) and not isinstance(dtype, Unknown):
             probe_settings = {k: v for k, v in settings.items() if not isinstance(v, Unknown)}
             if isinstance(dtype, bool):
@@ -116,7 +130,7 @@ class Callables(Operations):
                     TypeError("the dtype of an autocast region must be a torch.dtype, not bool"), self.path, 0, True
                 )
             real: Any = torch.amp.autocast
-            self.guarded(lambda: real(**probe_settings))
+            self._constructed(lambda: real(**probe_settings))
         text = device if isinstance(device, str) else "cuda"
         misplaced = str(settings["enabled"]) if isinstance(settings.get("enabled"), torch.dtype) else ""
         self.ledger.note("autocast", device=text, misplaced=misplaced)

@@ -364,7 +364,8 @@ def scale_compared(case: Case) -> Judgement | None:
     if first != second or lines:
         where = f" (line {min(line for _, line in lines)})" if lines else ""
         return Judgement("conditional", f"takes a grown scale for a skipped step{where}", growth.name)
-    return None
+    # gradients that were divided by another scale than theirs
+    return by_gradients(case)
 
 
 def scaler_with_bf16(case: Case) -> Judgement | None:

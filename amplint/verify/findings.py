@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amplint.finding import Confidence, Finding, Verdict
-from amplint.verify.building import STATIC, NoReplay, build, sources_around
+from amplint.verify.building import STATIC, STATIC_SHAPES, NoReplay, build, sources_around
 from amplint.verify.evidence import file_name, kept_replay
 from amplint.verify.host import Unavailable, Worker
 from amplint.verify.replay import Replay
@@ -79,6 +79,12 @@ def verify_text(
         return judged(own, replay)
 
 
+def static_reason(finding: Finding) -> str | None:
+    """Why a finding has nothing to execute, None where it has."""
+    shape, reason = STATIC_SHAPES.get(finding.rule, ("", ""))
+    return reason if shape and finding.message.startswith(shape) else STATIC.get(finding.rule)
+
+
 def judged(worker: Worker, replay: Replay) -> Verdict:
     """The worker's verdict on a replay."""
     return _verdict(_ask(worker, replay), worker)
@@ -91,8 +97,9 @@ def _verify(run: Run, findings: list[Finding], settings: Any, progress: Callable
     texts: dict[str, str | None] = {}
     requests: list[_Request] = []
     for finding in findings:
-        if finding.rule in STATIC:
-            finding.verdict = Verdict("static-only", device="", reason=STATIC[finding.rule])
+        reason = static_reason(finding)
+        if reason is not None:
+            finding.verdict = Verdict("static-only", device="", reason=reason)
             continue
         try:
             requests.append(_request(run, finding, texts))

@@ -31,6 +31,7 @@ from amplint.verify.guesses import (
 from amplint.verify.objects import (
     Bound,
     BudgetSpent,
+    DeviceOf,
     Dotted,
     EnoughSeen,
     Function,
@@ -508,11 +509,11 @@ class Members(Callables):
             if value.data and name in ("dtype", "requires_grad", "is_cuda", "T", "mT", "ndim"):
                 return getattr(self.tensor(value), name)
             if name == "device":
-                return Dotted(CUDA)
+                return DeviceOf(CUDA) if value.data else Dotted(CUDA)
             return value.child(name, f"{value.label}.{name}")
         if isinstance(value, Tensor):
             if name in ("device",):
-                return Dotted(CUDA)
+                return DeviceOf(CUDA)
             if name in (
                 "grad",
                 "data",

@@ -106,6 +106,12 @@ class Dotted:
         self.name = name
 
 
+class DeviceOf(Dotted):
+    """The device of a tensor or a network: an object, where an autocast region wants a string."""
+
+    __slots__ = ()
+
+
 class Native:
     """A callable of the interpreter's own, safe for any arguments."""
 
