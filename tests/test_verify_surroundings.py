@@ -414,3 +414,37 @@ def test_an_exception_elsewhere_is_no_evidence(worker: Worker) -> None:
     )
     verdict = verify_text(text, "AMP201", line_of(text), worker=worker)
     assert verdict.status not in ("confirmed", "conditional"), verdict
+
+
+def test_a_state_that_nothing_makes_is_not_known_to_be_good(worker: Worker) -> None:
+    text = f"""
+import torch
+
+class Stepper:
+    def __init__(self, enabled=True):
+        self.scaler = torch.amp.GradScaler("cuda", enabled=enabled)
+
+    def __call__(self, loss, optimizer):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+    def load_state_dict(self, state):
+        self.scaler.load_state_dict(state){HERE}
+"""
+    verdict = verify_text(text, "AMP503", line_of(text), worker=worker)
+    assert verdict.status == "inconclusive"
+    assert "not made in the replay" in str(verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("AMP104", 'scaler = torch.cuda.amp.GradScaler(device="cuda")'),
+        ("AMP104", "region = torch.autocast(torch.ones(2).device)"),
+    ],
+)
+def test_constructors_refuse_what_they_do_not_take(worker: Worker, code: str, line: str) -> None:
+    text = f"import torch\n\ndef train(net, loader):\n    {line}{HERE}\n    for x in loader:\n        net(x)\n"
+    verdict = verify_text(text, code, line_of(text), worker=worker)
+    assert verdict.status == "confirmed", verdict

@@ -538,11 +538,16 @@ def load_unguarded(case: Case) -> Judgement | None:
         if error is not None and error.kind == "AttributeError" and case.is_flagged(error.path, error.line):
             return Judgement("conditional", f"raises {error.text}", f"{name} is false")
     run = Run("a checkpoint of a disabled scaler", empty_state=True)
-    made = case.run(NOMINAL).events("scaler")
-    if made and not any(e.data["switchable"] for e in made):
-        return None
-    text = raised(case.run(REFERENCE), case.run(run))
-    return Judgement("conditional", text, run.name) if text is not None else None
+    nominal = case.run(NOMINAL)
+    made = nominal.events("scaler")
+    if not made or any(e.data["switchable"] for e in made):
+        text = raised(case.run(REFERENCE), case.run(run))
+        if text is not None:
+            return Judgement("conditional", text, run.name)
+    loads = [e for e in nominal.events("load") if e.data["what"] == "scaler"]
+    if loads and not any(e.data["known"] for e in loads):
+        return Judgement("inconclusive", reason="what is loaded is not made in the replay")
+    return None
 
 
 def saved_mid_step(case: Case) -> Judgement | None:

@@ -264,7 +264,7 @@ class Members(Callables):
                 return self.guarded(lambda: scaler.load_state_dict(state))
             if isinstance(state, dict) and not state:
                 return self.guarded(lambda: scaler.load_state_dict(state))
-            self.ledger.note("load", what="scaler", owner=scaler.label)
+            self.ledger.note("load", what="scaler", owner=scaler.label, known=False)
             return None
         return self.guarded(lambda: getattr(scaler, name)(*args))
 

@@ -461,7 +461,7 @@ class Scaler(torch.amp.GradScaler):
         return State("scaler", super().state_dict(), self)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        self.ledger.note("load", what="scaler", owner=self.label)
+        self.ledger.note("load", what="scaler", owner=self.label, known=True)
         super().load_state_dict(dict(state_dict))
 
 
