@@ -244,7 +244,7 @@ def reports(monkeypatch: pytest.MonkeyPatch, plan: Planner) -> None:
     monkeypatch.setattr(analysis, "analyse", analyse)
 
 
-NEEDLES = "# scaler.scale(clip\n"
+NEEDLES = "'scaler.scale(clip'\n"
 
 
 def fixed(here: Path, amplint: Amplint, text: str, *options: str) -> str:
