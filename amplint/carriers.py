@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amplint.program import Assign, Attr, Call, Expr, Item, Loop, Name, Op, Scope, Seq, Star, parts_of, path_of, walk
+from amplint.library import FILLS, KEEPS_SIZE
+from amplint.program import (
+    Assign,
+    Attr,
+    Call,
+    Expr,
+    Item,
+    Loop,
+    Name,
+    Op,
+    Scope,
+    Seq,
+    Star,
+    call_name,
+    parts_of,
+    path_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-#: what returns the gradient it is given or called on, as far as its size goes, or gathers several
-_PASSES = frozenset(
-    "detach clone float double to cpu cuda view flatten reshape contiguous coalesce list tuple zip enumerate iter "
-    "reversed stack cat".split()
-)
-_FILLS = frozenset({"append", "extend", "insert", "add"})
+#: what gathers the gradients it is given
+_GATHERS = frozenset("list tuple zip enumerate iter reversed stack cat".split())
 
 
 def carriers(scope: Scope, given: AbstractSet[str] = frozenset()) -> frozenset[str]:
@@ -46,14 +59,13 @@ def uses(stmt: Call, names: AbstractSet[str]) -> bool:
 
 
 def _called(stmt: Call, names: set[str]) -> None:
-    name = path_of(stmt.func).rpartition(".")[2] if isinstance(stmt.func, (Attr, Name)) else ""
-    if isinstance(stmt.func, Attr):
-        name = stmt.func.name
+    name = call_name(stmt.func)
+    base = stmt.func.base if isinstance(stmt.func, Attr) else None
     handed = any(_holds(arg.value, names) for arg in stmt.args)
-    if name in _PASSES and (handed or (isinstance(stmt.func, Attr) and _holds(stmt.func.base, names))):
+    if (name in KEEPS_SIZE and (handed or _holds(base, names))) or (name in _GATHERS and handed):
         names.add(stmt.result)
-    elif name in _FILLS and handed and isinstance(stmt.func, Attr) and isinstance(stmt.func.base, Name):
-        names.add(stmt.func.base.id)
+    elif name in FILLS and handed and isinstance(base, Name):
+        names.add(base.id)
 
 
 def _holds(expr: Expr | None, names: AbstractSet[str]) -> bool:

@@ -133,6 +133,12 @@ SCALER_METHODS = frozenset(
     "get_backoff_factor set_backoff_factor get_growth_interval set_growth_interval".split()
 )
 
+#: methods that put something into a list, set or dict
+FILLS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft"})
+
+#: methods and attributes of a gradient that give it back, with its size as it was
+KEEPS_SIZE = frozenset("data detach clone float double to cpu cuda view flatten reshape contiguous coalesce".split())
+
 #: attributes of GradScaler in which it keeps what it knows; who sets them runs a protocol of his own
 SCALER_STATE = frozenset({"_scale", "_growth_tracker", "_per_optimizer_states", "_found_inf_per_device"})
 

@@ -365,6 +365,13 @@ def path_of(expr: Expr | None) -> str:
     return ""
 
 
+def call_name(func: Expr) -> str:
+    """The last name of what is called: `step` of `self.scaler.step`."""
+    if isinstance(func, Attr):
+        return func.name
+    return func.id if isinstance(func, Name) else ""
+
+
 def parts_of(expr: Expr | None) -> Iterator[Expr]:
     """An expression and everything in it."""
     if expr is None:

@@ -21,7 +21,7 @@ from amplint.values import (
     Scaler,
     Sym,
     Value,
-    parts_of_value,
+    sources_of,
 )
 
 if TYPE_CHECKING:
@@ -231,18 +231,7 @@ def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> 
 
 def derived_from_grad(value: Value) -> bool:
     """Whether a value is computed from the result of `torch.autograd.grad`."""
-    seen: set[Value] = set()
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if (
-            isinstance(current, Result)
-            and isinstance(current.callee, Ext)
-            and current.callee.dotted.endswith("autograd.grad")
-        ):
-            return True
-        waiting.extend(parts_of_value(current))
-    return False
+    return any(
+        isinstance(part, Result) and isinstance(part.callee, Ext) and part.callee.dotted.endswith("autograd.grad")
+        for part in sources_of(value)
+    )

@@ -40,6 +40,7 @@ from amplint.program import (
     Stmt,
     Try,
     Yield,
+    call_name,
     may_raise,
     parts_of,
     path_of,
@@ -87,9 +88,6 @@ _COMMON = frozenset(
     "warning error print load loads parse "
     "plot open reset forward loss process check draw show search match exists".split()
 )
-
-#: methods that put something into a list, set or dict
-_FILLS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft"})
 
 
 def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
@@ -220,7 +218,7 @@ def _fills_callbacks(scope: Scope, env: ModuleEnv) -> bool:
     return any(
         isinstance(stmt, Call)
         and isinstance(stmt.func, Attr)
-        and stmt.func.name in _FILLS
+        and stmt.func.name in library.FILLS
         and isinstance(stmt.func.base, Attr)
         and stmt.func.base.name in env.called_in_turn
         for stmt in _own(scope)
@@ -230,13 +228,6 @@ def _fills_callbacks(scope: Scope, env: ModuleEnv) -> bool:
 def _own(scope: Scope) -> Iterator[Stmt]:
     yield from walk(scope.prelude)
     yield from walk(scope.body)
-
-
-def call_name(func: Expr) -> str:
-    """The last name of what is called: `step` of `self.scaler.step`."""
-    if isinstance(func, Attr):
-        return func.name
-    return func.id if isinstance(func, Name) else ""
 
 
 def may_be_event(name: str) -> bool:
@@ -477,7 +468,7 @@ class _Slice:
 
     def _fills_needed(self, func: Expr) -> bool:
         """Whether a call puts something into a list or dict that is read."""
-        if not isinstance(func, Attr) or func.name not in _FILLS:
+        if not isinstance(func, Attr) or func.name not in library.FILLS:
             return False
         filled = func.base
         while isinstance(filled, Item):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from amplint.program import Scope
     from amplint.project import ModuleEnv
 
@@ -454,6 +456,18 @@ def parts_of_value(value: Value) -> list[Value]:
     if isinstance(value, (ItemOf, Many, Sequence, AttrOf)):
         return [part for part in value.parts if isinstance(part, Value)]
     return []
+
+
+def sources_of(value: Value) -> Iterator[Value]:
+    """A value and everything it was computed from, each once."""
+    seen: set[Value] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if current not in seen:
+            seen.add(current)
+            yield current
+            waiting.extend(parts_of_value(current))
 
 
 def computed_from_gradients(value: Value, depth: int = 0) -> bool:

@@ -22,6 +22,7 @@ from amplint.program import (
     Name,
     Scope,
     Seq,
+    call_name,
     path_of,
     walk,
 )
@@ -216,14 +217,14 @@ def _kept_in_half(unit: Unit, scope: Scope) -> Iterator[_Average]:
         if isinstance(stmt, Assign):
             path = path_of(stmt.target)
             calls = list(scan.chain(stmt.value))
-            if any(_last(c) in _MAKERS for c in calls):
+            if any(call_name(c.func) in _MAKERS for c in calls):
                 made.add(path)
             half = next((c for c in calls if _casts_to_half(unit, c, scope)), None)
-            if half is not None and path in made and any(_last(c) in _MAKERS for c in calls):
+            if half is not None and path in made and any(call_name(c.func) in _MAKERS for c in calls):
                 yield _Average(path, half.node, scope)
             if any(_asks_for_half(unit, c, scope) for c in calls):
                 in_half[path] = stmt.node
-            average = next((c for c in calls if _AVERAGES.search(_last(c))), None)
+            average = next((c for c in calls if _AVERAGES.search(call_name(c.func))), None)
             if average is not None:
                 given = {path_of(scan.root(arg.value)) for arg in average.args if arg.keyword is None}
                 loaded = tuple(node for name, node in in_half.items() if name in given)
@@ -242,14 +243,14 @@ def _kept_in_half(unit: Unit, scope: Scope) -> Iterator[_Average]:
 
 def _walks_over_parameters(scan: _Scan, iterable: Expr | None) -> bool:
     calls = list(scan.chain(iterable))
-    names = {_last(c) for c in calls} | {path_of(scan.root(iterable)).rpartition(".")[2]}
+    names = {call_name(c.func) for c in calls} | {path_of(scan.root(iterable)).rpartition(".")[2]}
     return any("param" in name or name == "state_dict" for name in names)
 
 
 def _casts_to_half(unit: Unit, call: Call, scope: Scope) -> bool:
-    if _last(call) == "half" and not call.args:
+    if call_name(call.func) == "half" and not call.args:
         return True
-    if _last(call) not in ("to", "type"):
+    if call_name(call.func) not in ("to", "type"):
         return False
     names = names_of(unit.env)
     return any(not _HALF.isdisjoint(names.of(arg.value, scope)) for arg in call.args)
@@ -290,12 +291,8 @@ def _updated(scope: Scope) -> Iterator[tuple[str, Call]]:
 def _sources(scan: _Scan, iterable: Expr | None) -> Iterator[str]:
     """The paths whose parameters or items a loop walks over."""
     call = scan.calls.get(iterable.id) if isinstance(iterable, Name) else None
-    if call is not None and _last(call) in ("zip", "enumerate", "list", "iter", "reversed"):
+    if call is not None and call_name(call.func) in ("zip", "enumerate", "list", "iter", "reversed"):
         for arg in call.args:
             yield from _sources(scan, arg.value)
         return
     yield path_of(scan.root(iterable))
-
-
-def _last(call: Call) -> str:
-    return getattr(call.func, "name", getattr(call.func, "id", ""))

@@ -12,7 +12,7 @@ from amplint.layout import argument_text, receiver_text
 from amplint.protocol import derived_from_grad
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.source import children
-from amplint.values import OpV, Result, Value, parts_of_value
+from amplint.values import OpV, Result, Value, sources_of
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -172,20 +172,7 @@ def _never_used(trace: Trace, position: int) -> bool:
     argument = trace.events[position].details["argument"]
     backwards = [(index, event) for index, event in enumerate(trace.events) if event.kind == "backward"]
     later = [event.details["value"] for index, event in backwards if index > position]
-    return bool(backwards) and not any(len(v.taint.scales) > 1 and _computed_from(v, argument) for v in later)
-
-
-def _computed_from(value: Value, part: Value) -> bool:
-    seen: set[Value] = set()
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
-        if current is part:
-            return True
-        if current not in seen:
-            seen.add(current)
-            waiting.extend(parts_of_value(current))
-    return False
+    return bool(backwards) and not any(len(v.taint.scales) > 1 and argument in sources_of(v) for v in later)
 
 
 def _backpropagated(trace: Trace, position: int, loss: Value) -> Event | None:

@@ -75,8 +75,8 @@ class ScalerRecreated(Rule):
     ## Known limits
     A scaler per fold, trial or run is right when the model is made there too, and silent. A function is reported only
     when a call of it inside a loop is in sight, or when it is given something, such as a batch, and trains one step of
-    weights and an optimizer that outlive it. A scaler that is constantly disabled is silent, and so is one that is
-    given the state of another.
+    weights and an optimizer that outlive it; a function named as a test is not taken for one that is called again. A
+    scaler that is constantly disabled is silent, and so is one that is given the state of another.
 
     ## Fix safety
     Unsafe: the construction is moved in front of the loop when it depends on nothing in it. The training changes,

@@ -10,7 +10,7 @@ from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
 from amplint.protocol import right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, parts_of_value
+from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, sources_of
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -165,17 +165,10 @@ def _found_finite(event: Event) -> bool:
             isinstance(test, Result) and isinstance(test.callee, Ext) and test.callee.dotted.endswith("isfinite")
         ):
             continue
-        measured = frozenset(owner for norm in _norms(test) for owner in norm.owners)
+        measured = frozenset().union(*(norm.owners for norm in sources_of(test) if isinstance(norm, Grad)))
         if all(any(within(owner, o) for o in measured) for owner in owners):
             return True
     return False
-
-
-def _norms(value: Value) -> Iterator[Grad]:
-    if isinstance(value, Grad):
-        yield value
-    for part in parts_of_value(value):
-        yield from _norms(part)
 
 
 def _scaler_step(trace: Trace, position: int, event: Event) -> Event | None:

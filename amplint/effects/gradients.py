@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from amplint import library
 from amplint.program import Attr, Call, Stmt
 from amplint.rule import Site
 from amplint.states import (
@@ -87,24 +88,7 @@ class GradientEffects:
         self, grad: Grad, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
     ) -> list[CallOutcome]:
         """A method of a gradient: it reads, writes or zeroes it."""
-        if name in (
-            "data",
-            "detach",
-            "view",
-            "flatten",
-            "reshape",
-            "clone",
-            "float",
-            "double",
-            "to",
-            "cpu",
-            "cuda",
-            "contiguous",
-            "coalesce",
-            "size",
-            "dim",
-            "numel",
-        ):
+        if name in library.KEEPS_SIZE or name in ("size", "dim", "numel"):
             return [(state, grad, None)]
         if grad.parts[1] == "norm":
             return [(state, grad, None)]

@@ -26,7 +26,7 @@ STATIC: dict[str, str] = {
     "AMP901": "a suppression",
     "AMP902": "an unreadable file",
 }
-#: rules of which one shape has nothing to execute: a word of its message, and why
+#: rules of which one shape has nothing to execute: how its message begins, which tells it from the others, and why
 STATIC_SHAPES: dict[str, tuple[str, str]] = {
     "AMP303": ("the loss is divided by", "the run without AMP divides the losses as well"),
 }
