@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import sys
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: below these, starting processes costs more than it saves
 MIN_PARALLEL_FILES, MIN_PARALLEL_BYTES = 4, 200_000
+#: trees live long and are large: at Python's own thresholds a third of an analysis is spent on looking for garbage
+COLLECTION = (100_000, 20, 20)
 #: a tree of more levels than this is beyond what recursive analyses are asked to manage
 DEEP_TREE = 400
 
@@ -179,6 +182,15 @@ def project_of(file: Path, settings: Settings, observed: bool) -> Project:
 
 def analyse_job(job: Job) -> Result:
     """Everything the rules say about one file. Never raises: what goes wrong is part of the result."""
+    usual = gc.get_threshold()
+    gc.set_threshold(*COLLECTION)
+    try:
+        return _analysed(job)
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _analysed(job: Job) -> Result:
     result = Result()
     data = job.contents.get(job.file.path)
     try:

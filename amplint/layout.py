@@ -96,7 +96,7 @@ def receiver_text(site: Site) -> str:
     """`scaler` of a site that is the call `scaler.step(optimizer)`; "" where it is no method call."""
     node = site.node
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        return site.module.segment(node.func.value)
+        return site.module.tree.code_for_node(node.func.value)
     return ""
 
 

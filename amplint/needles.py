@@ -10,8 +10,5 @@ TRAINS: Final = (b"backward(", b"autograd", b"scaler", b"optimizer", b"optimize(
 #: how a tensor or a model is cast to fp16 by hand
 CASTS_TO_HALF: Final = (b".half", b"HalfTensor", b"float16")
 
-#: what a file holds that drives a scaler, even one whose `update()` and `step` stand in a helper of another file
-DRIVES_SCALER: Final = (b".scale(", b"scaler", b"Scaler", b"unscale_", b".backward(")
-
-#: a word that shows that a file knows of mixed precision, if only by the name of what it imports
-KNOWS_AMP: Final = (b"autocast", b"scaler", b"Scaler", b"AMP", b"Amp", b"amp_")
+#: what a file holds that has to do with a scaler
+SCALES: Final = (b".scale(", b"scaler", b"Scaler", b"unscale_(")

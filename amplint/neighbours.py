@@ -27,6 +27,7 @@ _IMPORT = re.compile(
     rb"|import[ \t]+(?P<modules>[^\n#;]*))"
 )
 _NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+\w+)?")
+_WORD = re.compile(rb"[A-Za-z_]\w*")
 _DOTTED = re.compile(rb"([\w.]+)(?:\s+as\s+\w+)?")
 
 
@@ -63,20 +64,26 @@ class Neighbours:
             known = self._callers[file] = tuple(self._find_callers(file))
         return known
 
-    def imported(self, file: Path) -> Iterator[Path]:
-        """The project's files that `file` imports, those included that a package re-exports from."""
-        seen: set[Path] = set()
+    def reached(self, file: Path) -> Iterator[bytes]:
+        """The text of what `file` imports from the project's other files: the definitions whose names it takes or
+        mentions, from where a package re-exports them."""
+        words = frozenset(word.decode() for word in _WORD.findall(self.text(file)))
         for statement in self._statements(file):
-            for target in self._targets(statement):
-                if target not in seen:
-                    seen.add(target)
-                    yield target
-                if target.name == "__init__.py":
-                    for inner in self._statements(target):
-                        if "*" in inner.names or statement.names & inner.names:
-                            new = [found for found in self._targets(inner) if found not in seen]
-                            seen.update(new)
-                            yield from new
+            yield from self._behind(statement, words & statement.names, words, 0)
+
+    def _behind(self, statement: _Import, names: frozenset[str], words: frozenset[str], hops: int) -> Iterator[bytes]:
+        """The text behind these names of an import; of a module as a whole, behind those among `words`."""
+        for name in sorted(names):
+            for module in self._resolved(statement, name):
+                yield self._project.text_behind(module, words)
+        for module in self._resolved(statement):
+            wanted = names or words
+            yield self._project.text_behind(module, wanted)
+            if module.name == "__init__.py" and hops < MAX_HOPS:
+                for inner in self._statements(module):
+                    taken = wanted if "*" in inner.names else wanted & inner.names
+                    if taken:
+                        yield from self._behind(inner, taken, words, hops + 1)
 
     def text(self, file: Path) -> bytes:
         """A file's bytes; nothing where it cannot be read."""
@@ -135,12 +142,6 @@ class Neighbours:
     def _mentioned(self, importer: Path, names: frozenset[str]) -> frozenset[str]:
         text = self.text(importer)
         return frozenset(name for name in names if b"." + name.encode() in text)
-
-    def _targets(self, statement: _Import) -> Iterator[Path]:
-        """What an import loads: the module, or the modules among the names taken from a package."""
-        yield from self._resolved(statement)
-        for name in sorted(statement.names - {"*"}):
-            yield from self._resolved(statement, name)
 
     def _resolved(self, statement: _Import, member: str | None = None) -> tuple[Path, ...]:
         dotted = statement.module if member is None else f"{statement.module}.{member}".strip(".")

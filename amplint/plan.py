@@ -153,8 +153,8 @@ def plan_file(
         half = [rule for rule in near.rules_for(code) if rule not in hits]
     if half:
         neighbours = around.of(file.path, settings)
-        reach = b"\n".join((data, *(neighbours.text(other) for other in neighbours.imported(file.path))))
-        hits = (*hits, *Screen(half).rules_for(reach, is_notebook))
+        reach = b"\n".join((data, *neighbours.reached(file.path)))
+        hits = (*hits, *Screen(half).rules_for(code_of(reach), is_notebook))
     plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
     if hits:
         plan.job = Job(file, tuple(rule.code for rule in hits), target, settings, contents, observed)

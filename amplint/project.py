@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Container
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,8 +49,9 @@ _TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|ze
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
-#: parsed modules that are kept from one analysis to the next, about a megabyte each
-KEPT_MODULES = 100
+#: parsed modules that are kept from one analysis to the next, about a megabyte each: beyond the first number, the
+#: second
+MAX_KEPT, KEPT = 100, 60
 
 
 class ModuleEnv:
@@ -351,9 +354,13 @@ class Project:
         #: the project's own wrappers: dotted name -> role
         self.wrappers = wrappers_of(settings)
         self._modules: dict[Path, ModuleEnv | None] = {}
+        #: what was parsed for earlier analyses
+        self._read: dict[Path, tuple[SourceModule, Program]] = {}
         self._numbers = itertools.count(1)
+        self._defined: dict[Path, dict[str, tuple[bytes, frozenset[str]]]] = {}
         self._telling: dict[Path, frozenset[str]] = {}
-        self._found: dict[tuple[Path, str, int], tuple[Path, ...]] = {}
+        self._found: dict[tuple[str, str, int], tuple[Path, ...]] = {}
+        self._listings: dict[str, frozenset[str]] = {}
         self._file_words: dict[Path, frozenset[str]] = {}
 
     @classmethod
@@ -383,16 +390,23 @@ class Project:
         return env
 
     def trim(self) -> None:
-        """Forget the modules once there are many, since trees are large; what is asked for again is read again. To be
+        """Forget the modules once there are many, since trees are large; what was read last is not parsed again. To be
         called between analyses only: one analysis knows a module by its identity."""
-        if sum(env is not None for env in self._modules.values()) > KEPT_MODULES:
+        live = [(file, env) for file, env in self._modules.items() if env is not None]
+        if len(live) > MAX_KEPT:
+            self._read = {file: (env.source, env.program) for file, env in live[-KEPT:]}
             self._modules.clear()
 
-    def resolve(self, importer: ModuleEnv, dotted: str, level: int) -> ModuleEnv | None:
-        """The project's module that an import names, or None."""
+    def resolve(
+        self, importer: ModuleEnv, dotted: str, level: int, among: Container[ModuleEnv] | None = None
+    ) -> ModuleEnv | None:
+        """The project's module that an import names, or None; nothing is read where it has to be `among` others."""
         if importer.file is not None:
             for file in self.candidates(importer.file, dotted, level):
-                return self._load(importer, file)
+                if among is None:
+                    return self._load(importer, file)
+                known = self._modules.get(Path(os.path.realpath(file)))
+                return known if known is not None and known in among else None
         return None
 
     def offers(self, importer: ModuleEnv, stmt: Import) -> frozenset[str]:
@@ -414,16 +428,37 @@ class Project:
         """The definitions of a file that have AMP vocabulary, or call by name one that has."""
         known = self._telling.get(file)
         if known is None:
-            words: dict[str, set[str]] = {}
-            told: set[str] = set()
-            for match in _DEFINITION.finditer(self._text(file)):
-                name, chunk = match["name"].decode(), match[0]
-                words[name] = {w.decode() for w in _WORD.findall(chunk)}
-                if _VOCABULARY.search(chunk):
-                    told.add(name)
+            definitions = self._definitions(file)
+            words = {name: words for name, (_, words) in definitions.items()}
+            told = {name for name, (text, _) in definitions.items() if _VOCABULARY.search(text)}
             while more := {n for n, used in words.items() if n not in told and not told.isdisjoint(used)}:
                 told |= more
             known = self._telling[file] = frozenset(told)
+        return known
+
+    def text_behind(self, file: Path, names: AbstractSet[str]) -> bytes:
+        """The text of what a file offers under these names: the definitions, and those that they mention in turn. A
+        name without a definition may be any of the other lines."""
+        definitions = self._definitions(file)
+        reached = set(names & definitions.keys())
+        texts = [] if reached == names else [_DEFINITION.sub(b"", self._text(file))]
+        front = list(reached)
+        while front:
+            text, words = definitions[front.pop()]
+            texts.append(text)
+            more = (words & definitions.keys()) - reached
+            reached |= more
+            front.extend(more)
+        return b"\n".join(texts)
+
+    def _definitions(self, file: Path) -> dict[str, tuple[bytes, frozenset[str]]]:
+        """The top-level definitions of a file, each with its text and the words in it; nothing is parsed."""
+        known = self._defined.get(file)
+        if known is None:
+            known = self._defined[file] = {
+                match["name"].decode(): (match[0], frozenset(word.decode() for word in _WORD.findall(match[0])))
+                for match in _DEFINITION.finditer(self._text(file))
+            }
         return known
 
     def _member_tells(self, file: Path, name: str, depth: int) -> bool:
@@ -468,41 +503,63 @@ class Project:
 
     def candidates(self, importer: Path, dotted: str, level: int) -> Iterable[Path]:
         """The files that an import in `importer` can name; `level` counts the leading dots."""
-        question = (importer, dotted, level)
+        question = (os.path.dirname(importer), dotted, level)
         known = self._found.get(question)
         if known is None:
             known = self._found[question] = tuple(self._search(*question))
         return known
 
-    def _search(self, importer: Path, dotted: str, level: int) -> Iterator[Path]:
+    def _search(self, folder: str, dotted: str, level: int) -> Iterator[Path]:
         parts = [p for p in dotted.split(".") if p]
-        folder = importer.parent
-        if level:
-            base = folder
-            for _ in range(level - 1):
-                base = base.parent
-            bases = [base]
-        else:
-            if not parts or parts[0] in EXTERNAL_ROOTS:
-                return
-            bases = [folder]
-            while bases[-1] != self.root and self.root in bases[-1].parents:
-                bases.append(bases[-1].parent)
-            bases.append(self.root / "src")
-        for base in bases:
-            target = base.joinpath(*parts)
-            if not (target == self.root or self.root in target.parents):
+        if not level and (not parts or parts[0] in EXTERNAL_ROOTS):
+            return
+        for base in self._bases(folder, level):
+            target = os.path.join(base, *parts)
+            if not _lies_in(target, str(self.root)):
                 continue
-            for file in (target.with_suffix(".py") if parts else None, target / "__init__.py"):
-                if file is not None and os.path.isfile(file):
-                    yield file
+            if parts and not {parts[0], f"{parts[0]}.py"} & self._listing(base):
+                continue
+            for file in ((f"{target}.py",) if parts else ()) + (os.path.join(target, "__init__.py"),):
+                if os.path.isfile(file):
+                    yield Path(file)
                     return
+
+    def _bases(self, folder: str, level: int) -> Iterator[str]:
+        """The folders that the first word of an import can be found in."""
+        if level:
+            for _ in range(level - 1):
+                folder = os.path.dirname(folder)
+            yield folder
+            return
+        root = str(self.root)
+        yield folder
+        while folder != root and _lies_in(folder, root):
+            folder = os.path.dirname(folder)
+            yield folder
+        yield os.path.join(root, "src")
+
+    def _listing(self, folder: str) -> frozenset[str]:
+        """The names in a folder, as they were when first asked for."""
+        known = self._listings.get(folder)
+        if known is None:
+            try:
+                names = os.listdir(folder or os.curdir)
+            except OSError:
+                names = []
+            known = self._listings[folder] = frozenset(names)
+        return known
 
     def _load(self, importer: ModuleEnv, file: Path) -> ModuleEnv | None:
         key = Path(os.path.realpath(file))
         if key in self._modules:
-            return self._modules[key]
+            known = self._modules[key] = self._modules.pop(key)  # the last that was asked for
+            return known
         self._modules[key] = None
+        if key in self._read:
+            source, program = self._read[key]
+            env = self._modules[key] = ModuleEnv(source, key, self, next(self._numbers))
+            env.program = program
+            return env
         try:
             data = key.read_bytes()
         except OSError:
@@ -515,8 +572,7 @@ class Project:
             source.tree  # noqa: B018 - parse now, so that a broken module is unknown from the start
         except SourceError:
             return None
-        env = ModuleEnv(source, key, self, len(self._modules))
-        self._modules[key] = env
+        env = self._modules[key] = ModuleEnv(source, key, self, next(self._numbers))
         return env
 
     def _display(self, importer: ModuleEnv, file: Path) -> str:
@@ -534,3 +590,7 @@ class Project:
             return Path(os.path.realpath(file)).relative_to(Path.cwd()).as_posix()
         except ValueError:
             return file.as_posix()
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

@@ -17,13 +17,18 @@ _QUOTED = re.compile(
     rb"|\"(?:\\.|[^\"\\\n])*\"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*",
     re.DOTALL,
 )
+#: what scales images or features
+_LOOKALIKE = re.compile(rb"(?:[Uu]p|[Dd]own|[Rr]e|[Aa]uto)[Ss]caler|(?:Standard|MinMax|MaxAbs|Robust)Scaler")
 
 
 def code_of(data: bytes) -> bytes:
-    """A module without comments and docstrings, which speak of much that the module does not do; other strings stay.
+    """A module without comments and docstrings, which speak of much that the module does not do, and without names
+    that only look like a scaler's; other strings stay.
 
     >>> code_of(b"x = 'a # b'  # half\\n")
     b"x = 'a # b'  \\n"
+    >>> code_of(b"StandardScaler(), Upscaler(), GradScaler()")
+    b'(), (), GradScaler()'
     """
 
     def kept(match: re.Match[bytes]) -> bytes:
@@ -31,7 +36,7 @@ def code_of(data: bytes) -> bytes:
             return match[0] if b"f" in match["prefix"].lower() else b'""'
         return b"" if match[0].startswith(b"#") else match[0]
 
-    return _QUOTED.sub(kept, data)
+    return _LOOKALIKE.sub(b"", _QUOTED.sub(kept, data))
 
 
 class Screen:

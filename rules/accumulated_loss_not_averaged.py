@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import SCALES
 from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
 from amplint.values import AttrOf, Const, Ext, Net, OpV, Result, Scaler, Sequence, Value
@@ -87,7 +88,7 @@ class AccumulatedLossNotAveraged(Rule):
     code = "AMP305"
     name = "accumulated-loss-not-averaged"
     severity = Severity.INFO
-    needles = ((b".backward", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".backward", b".scale("), SCALES)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

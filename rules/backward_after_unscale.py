@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import SCALES
 from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
 
@@ -99,7 +100,7 @@ class BackwardAfterUnscale(Rule):
     code = "AMP210"
     name = "backward-after-unscale"
     severity = Severity.ERROR
-    needles = ((b"unscale_", b".backward", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b"unscale_(", b".backward", b".scale("), SCALES)
     confirmed_by = "grad"
     yields_to = ("AMP301", "AMP302", "AMP304")
 

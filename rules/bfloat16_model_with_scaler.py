@@ -115,7 +115,7 @@ class Bfloat16ModelWithScaler(Rule):
     code = "AMP402"
     name = "bfloat16-model-with-scaler"
     severity = Severity.WARNING
-    needles = ((b"GradScaler", b".scale(", b"unscale_"), TRAINS)
+    needles = ((b"GradScaler", b".scale(", b"unscale_("), TRAINS)
     fix = "unsafe"
     confirmed_by = "own"
 

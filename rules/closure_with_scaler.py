@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import SCALES
 from amplint.protocol import right_elsewhere
 from amplint.rule import Fault, Rule, Site
 from amplint.values import Func, Partial, Scaler
@@ -101,7 +102,7 @@ class ClosureWithScaler(Rule):
     code = "AMP214"
     name = "closure-with-scaler"
     severity = Severity.ERROR
-    needles = ((b".step(",), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".step(",), SCALES)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.needles import SCALES
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import TRUE
 
@@ -92,7 +93,7 @@ class ErrorIfNonfiniteWithScaler(Rule):
     code = "AMP223"
     name = "error-if-nonfinite-with-scaler"
     severity = Severity.WARNING
-    needles = ((b"clip_grad_norm_", b"error_if_nonfinite"), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b"clip_grad_norm_", b"error_if_nonfinite"), SCALES)
     fix = "safe"
     confirmed_by = "raise"
 

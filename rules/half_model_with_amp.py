@@ -125,7 +125,7 @@ class HalfModelWithAmp(Rule):
     code = "AMP401"
     name = "half-model-with-amp"
     severity = Severity.ERROR
-    needles = ((b"autocast", b"GradScaler", b".scale(", b"unscale_"), TRAINS)
+    needles = ((b"autocast", b"GradScaler", b".scale(", b"unscale_("), TRAINS)
     fix = "unsafe"
     confirmed_by = "raise"
 

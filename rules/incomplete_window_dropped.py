@@ -10,6 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.guards import linear
 from amplint.layout import block_of, enclosing
+from amplint.needles import SCALES
 from amplint.program import Assign, Attr, walk
 from amplint.protocol import counts_batches
 from amplint.rule import Fault, Rule, Site
@@ -101,7 +102,7 @@ class IncompleteWindowDropped(Rule):
     code = "AMP306"
     name = "incomplete-window-dropped"
     severity = Severity.INFO
-    needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".step(", b".scale("), SCALES)
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

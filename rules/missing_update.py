@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text
+from amplint.needles import SCALES
 from amplint.protocol import between, previous
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -93,7 +94,7 @@ class MissingUpdate(Rule):
     code = "AMP205"
     name = "missing-update"
     severity = Severity.ERROR
-    needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".step(", b".scale("), SCALES)
     fix = "unsafe"
     confirmed_by = "raise"
     yields_to = ("AMP208", "AMP209", "AMP216", "AMP301")

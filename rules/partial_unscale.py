@@ -102,7 +102,7 @@ class PartialUnscale(Rule):
     code = "AMP212"
     name = "partial-unscale"
     severity = Severity.ERROR
-    needles = ((b"unscale_",), (b"clip", b".grad"))
+    needles = ((b"unscale_(",), (b"clip", b".grad"))
     fix = "safe"
     confirmed_by = "grad"
 

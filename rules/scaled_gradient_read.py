@@ -19,6 +19,7 @@ from amplint.layout import (
     same_function,
     stands_before,
 )
+from amplint.needles import SCALES
 from amplint.protocol import consumed_scaled
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, Const, Grad, Value, computed_from_gradients
@@ -113,7 +114,7 @@ class ScaledGradientRead(Rule):
     code = "AMP202"
     name = "scaled-gradient-read"
     severity = Severity.WARNING
-    needles = ((b".grad", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".grad", b".scale("), SCALES)
     fix = "unsafe"
     confirmed_by = "state"
     yields_to = ("AMP201",)

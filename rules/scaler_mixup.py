@@ -109,7 +109,7 @@ class ScalerMixup(Rule):
     code = "AMP216"
     name = "scaler-mixup"
     severity = Severity.ERROR
-    needles = ((b"Scaler", b"scaler"), (b".step(", b".scale(", b"unscale_"))
+    needles = ((b"Scaler", b"scaler"), (b".step(", b".scale(", b"unscale_("))
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -94,7 +94,8 @@ class ScalerRecreated(Rule):
     code = "AMP215"
     name = "scaler-recreated"
     severity = Severity.WARNING
-    needles = ((b"Scaler", b"scaler", b"epoch"), (b"Scaler", b"scaler", b"optim"))
+    needles = ((b"Scaler", b"scaler"),)
+    near = (((b"Scaler", b"scaler"),), ((b"epoch",), (b"optim",)))
     fix = "unsafe"
     confirmed_by = "own"
 

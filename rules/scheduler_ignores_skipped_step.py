@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_block, under_condition
+from amplint.needles import SCALES
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Optimizer, Result, Scheduler, Value
 
@@ -94,7 +95,7 @@ class SchedulerIgnoresSkippedStep(Rule):
     code = "AMP219"
     name = "scheduler-ignores-skipped-step"
     severity = Severity.INFO
-    needles = ((b".step(",), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".step(",), SCALES)
     fix = "unsafe"
     confirmed_by = "own"
 

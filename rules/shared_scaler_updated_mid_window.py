@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import same_block
+from amplint.needles import SCALES
 from amplint.protocol import other_stepped
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -98,7 +99,7 @@ class SharedScalerUpdatedMidWindow(Rule):
     code = "AMP304"
     name = "shared-scaler-updated-mid-window"
     severity = Severity.WARNING
-    needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".update(", b".scale("), SCALES)
     fix = "safe"
     confirmed_by = "grad"
     yields_to = ("AMP301",)

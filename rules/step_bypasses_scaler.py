@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.effects.owners import within
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
+from amplint.needles import SCALES
 from amplint.protocol import right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, sources_of
@@ -98,7 +99,7 @@ class StepBypassesScaler(Rule):
     code = "AMP204"
     name = "step-bypasses-scaler"
     severity = Severity.ERROR
-    needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".step(", b".scale("), SCALES)
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP213", "AMP214", "AMP220")

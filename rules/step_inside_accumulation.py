@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amplint.finding import Severity
 from amplint.guards import describe
 from amplint.layout import function_of
+from amplint.needles import SCALES
 from amplint.program import Op, Scope, expressions_of, parts_of, path_of, walk
 from amplint.protocol import counts_batches, is_flag, same_round
 from amplint.rule import Fault, Rule
@@ -102,7 +103,7 @@ class StepInsideAccumulation(Rule):
     code = "AMP303"
     name = "step-inside-accumulation"
     severity = Severity.WARNING
-    needles = ((b".step(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".step(", b".scale("), SCALES)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

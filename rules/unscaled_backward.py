@@ -9,6 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import receiver_text
+from amplint.needles import SCALES
 from amplint.protocol import right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import TRUE, Scaler
@@ -101,7 +102,7 @@ class UnscaledBackward(Rule):
     code = "AMP203"
     name = "unscaled-backward"
     severity = Severity.ERROR
-    needles = ((b".backward", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".backward", b".scale("), SCALES)
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP217",)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_block
+from amplint.needles import SCALES
 from amplint.protocol import other_stepped
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -92,7 +93,7 @@ class UpdateBeforeStep(Rule):
     code = "AMP208"
     name = "update-before-step"
     severity = Severity.ERROR
-    needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".update(", b".scale("), SCALES)
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP204", "AMP213", "AMP301", "AMP302", "AMP304")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_function
-from amplint.needles import DRIVES_SCALER, KNOWS_AMP
+from amplint.needles import SCALES
 from amplint.protocol import inside_window, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -102,7 +102,8 @@ class UpdateInsideAccumulation(Rule):
     code = "AMP301"
     name = "update-inside-accumulation"
     severity = Severity.ERROR
-    needles = (DRIVES_SCALER, KNOWS_AMP)
+    needles = (SCALES,)
+    near = ((SCALES,), ((b".backward(",),))
     fix = "safe"
     confirmed_by = "raise"
     yields_to = ("AMP214",)

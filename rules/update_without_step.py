@@ -9,6 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import enclosing
+from amplint.needles import SCALES
 from amplint.protocol import excluded_by_flag
 from amplint.rule import Fault, Rule
 
@@ -96,7 +97,7 @@ class UpdateWithoutStep(Rule):
     code = "AMP206"
     name = "update-without-step"
     severity = Severity.ERROR
-    needles = ((b".update(", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".update(", b".scale("), SCALES)
     confirmed_by = "raise"
     yields_to = ("AMP204", "AMP208", "AMP213", "AMP216", "AMP301", "AMP302", "AMP304")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.needles import SCALES
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Params, Scheduler, Value
 
@@ -96,7 +97,7 @@ class WrongScalerOperand(Rule):
     code = "AMP213"
     name = "wrong-scaler-operand"
     severity = Severity.ERROR
-    needles = ((b".step(", b".scale(", b"unscale_"), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b".step(", b".scale(", b"unscale_("), SCALES)
     fix = "safe"
     confirmed_by = "raise"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import SCALES
 from amplint.protocol import counts_batches, same_round
 from amplint.rule import Fault, Rule
 
@@ -90,7 +91,7 @@ class ZeroGradBeforeStep(Rule):
     code = "AMP211"
     name = "zero-grad-before-step"
     severity = Severity.ERROR
-    needles = ((b"zero_grad", b".scale("), (b".scale(", b"scaler", b"Scaler", b"unscale_"))
+    needles = ((b"zero_grad", b".scale("), SCALES)
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tracing import HEAD, Laboratory, story
 
-from amplint.project import KEPT_MODULES, Project
+from amplint.project import MAX_KEPT, Project
 from amplint.source import SourceModule
 
 FINISH = """\
@@ -235,12 +235,12 @@ def test_a_parameter_hides_the_role_of_the_name_around_it(lab: Laboratory) -> No
 
 
 def test_modules_are_not_kept_for_ever(tmp_path: Path) -> None:
-    for number in range(2 * KEPT_MODULES):
+    for number in range(2 * MAX_KEPT):
         (tmp_path / f"m{number}.py").write_text("import torch\nscaler = torch.amp.GradScaler()\n")
     project = Project(tmp_path)
     numbers = set()
     for file in sorted(tmp_path.glob("*.py")):
         numbers.add(project.enter(SourceModule.from_path(file), file).number)
         project.trim()
-        assert len(project._modules) <= KEPT_MODULES
-    assert len(numbers) == 2 * KEPT_MODULES
+        assert len(project._modules) <= MAX_KEPT
+    assert len(numbers) == 2 * MAX_KEPT

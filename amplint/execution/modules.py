@@ -55,13 +55,13 @@ class Modules:
 
     def module(self, importer: ModuleEnv, dotted: str, level: int) -> ModuleEnv | None:
         """A module of the project, as long as this analysis has not looked into too many."""
-        module = self.x.project.resolve(importer, dotted, level)
+        entered = self.x.entered
+        among = (importer, *entered) if len(entered) >= MAX_MODULES else None
+        module = self.x.project.resolve(importer, dotted, level, among)
         if module is None or module is importer:
             return None
-        if module not in self.x.entered:
-            if len(self.x.entered) >= MAX_MODULES:
-                return None
-            self.x.entered.append(module)
+        if module not in entered:
+            entered.append(module)
         return module
 
     def module_attribute(self, module: ModuleEnv, name: str, state: Machine, depth: int = 0) -> Value | None:

@@ -28,7 +28,7 @@ def checked(folder: Path, mode: str) -> tuple[float, int, int]:
         settings = Settings(layers=(Selection(select=CORE),))
         Project.candidates = lambda *_: iter(())  # type: ignore[method-assign]
         Neighbours.callers = lambda *_: ()  # type: ignore[method-assign]
-        Neighbours.imported = lambda *_: iter(())  # type: ignore[method-assign]
+        Neighbours.reached = lambda *_: iter(())  # type: ignore[method-assign]
     began = time.process_time()
     run = check([folder], settings, jobs=1)
     return time.process_time() - began, len(run.files), len(run.findings)
