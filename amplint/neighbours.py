@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from amplint.outline import words_in
+
 if TYPE_CHECKING:
     from amplint.project import Project
 
@@ -27,7 +29,8 @@ _IMPORT = re.compile(
     rb"|import[ \t]+(?P<modules>[^\n#;]*))"
 )
 _NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+\w+)?")
-_WORD = re.compile(rb"[A-Za-z_]\w*")
+#: the base classes in the head of a class
+_BASES = re.compile(rb"^[ \t]*class +\w+\(([^)]*)\)", re.MULTILINE)
 _DOTTED = re.compile(rb"([\w.]+)(?:\s+as\s+\w+)?")
 
 
@@ -38,6 +41,13 @@ class _Import(NamedTuple):
     level: int
     module: str
     names: frozenset[str]
+
+
+class _User(NamedTuple):
+    """A file that imports: the words in it, and those of them that its classes are derived from."""
+
+    words: frozenset[str]
+    bases: frozenset[str]
 
 
 #: the imports of files as they were when last read; an editor's runs follow each other closely
@@ -65,25 +75,26 @@ class Neighbours:
         return known
 
     def reached(self, file: Path) -> Iterator[bytes]:
-        """The text of what `file` imports from the project's other files: the definitions whose names it takes or
-        mentions, from where a package re-exports them."""
-        words = frozenset(word.decode() for word in _WORD.findall(self.text(file)))
+        """The text of what `file` uses of the project's other files: the definitions whose names it takes or mentions,
+        from where a package re-exports them."""
+        text = self.text(file)
+        user = _User(words_in(text), frozenset().union(*map(words_in, _BASES.findall(text))))
         for statement in self._statements(file):
-            yield from self._behind(statement, words & statement.names, words, 0)
+            yield from self._behind(statement, user.words & statement.names, user, 0)
 
-    def _behind(self, statement: _Import, names: frozenset[str], words: frozenset[str], hops: int) -> Iterator[bytes]:
-        """The text behind these names of an import; of a module as a whole, behind those among `words`."""
+    def _behind(self, statement: _Import, names: frozenset[str], user: _User, hops: int) -> Iterator[bytes]:
+        """The text behind these names of an import; of a module as a whole, behind those that the user mentions."""
         for name in sorted(names):
             for module in self._resolved(statement, name):
-                yield self._project.text_behind(module, words)
+                yield from self._project.outline(module).behind(user.words, *user)
+        wanted = names or user.words
         for module in self._resolved(statement):
-            wanted = names or words
-            yield self._project.text_behind(module, wanted)
+            yield from self._project.outline(module).behind(wanted, *user)
             if module.name == "__init__.py" and hops < MAX_HOPS:
                 for inner in self._statements(module):
                     taken = wanted if "*" in inner.names else wanted & inner.names
                     if taken:
-                        yield from self._behind(inner, taken, words, hops + 1)
+                        yield from self._behind(inner, taken, user, hops + 1)
 
     def text(self, file: Path) -> bytes:
         """A file's bytes; nothing where it cannot be read."""

@@ -6,13 +6,13 @@ import itertools
 import os
 import re
 from collections.abc import Container
-from collections.abc import Set as AbstractSet
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amplint.library import EXTERNAL_ROOTS
 from amplint.lowering import lower
+from amplint.outline import VOCABULARY, WORD, Outline
 from amplint.program import (
     Assign,
     Attr,
@@ -37,14 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
-#: a module that holds none of these has no part in mixed precision
-_VOCABULARY = re.compile(
-    rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|HalfTensor|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
-)
-#: a top-level definition with its body
-_DEFINITION = re.compile(rb"^(?:class|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE)
 _FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P<names>\([^)]*\)|[^\n]*)", re.MULTILINE)
-_WORD = re.compile(rb"[A-Za-z_]\w*")
 _TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
@@ -357,11 +350,9 @@ class Project:
         #: what was parsed for earlier analyses
         self._read: dict[Path, tuple[SourceModule, Program]] = {}
         self._numbers = itertools.count(1)
-        self._defined: dict[Path, dict[str, tuple[bytes, frozenset[str]]]] = {}
-        self._telling: dict[Path, frozenset[str]] = {}
+        self._outlines: dict[Path, Outline] = {}
         self._found: dict[tuple[str, str, int], tuple[Path, ...]] = {}
         self._listings: dict[str, frozenset[str]] = {}
-        self._file_words: dict[Path, frozenset[str]] = {}
 
     @classmethod
     def for_file(cls, path: Path, settings: object = None) -> Project:
@@ -426,54 +417,28 @@ class Project:
 
     def telling_names(self, file: Path) -> frozenset[str]:
         """The definitions of a file that have AMP vocabulary, or call by name one that has."""
-        known = self._telling.get(file)
-        if known is None:
-            definitions = self._definitions(file)
-            words = {name: words for name, (_, words) in definitions.items()}
-            told = {name for name, (text, _) in definitions.items() if _VOCABULARY.search(text)}
-            while more := {n for n, used in words.items() if n not in told and not told.isdisjoint(used)}:
-                told |= more
-            known = self._telling[file] = frozenset(told)
-        return known
+        return self.outline(file).telling
 
-    def text_behind(self, file: Path, names: AbstractSet[str]) -> bytes:
-        """The text of what a file offers under these names: the definitions, and those that they mention in turn. A
-        name without a definition may be any of the other lines."""
-        definitions = self._definitions(file)
-        reached = set(names & definitions.keys())
-        texts = [] if reached == names else [_DEFINITION.sub(b"", self._text(file))]
-        front = list(reached)
-        while front:
-            text, words = definitions[front.pop()]
-            texts.append(text)
-            more = (words & definitions.keys()) - reached
-            reached |= more
-            front.extend(more)
-        return b"\n".join(texts)
-
-    def _definitions(self, file: Path) -> dict[str, tuple[bytes, frozenset[str]]]:
-        """The top-level definitions of a file, each with its text and the words in it; nothing is parsed."""
-        known = self._defined.get(file)
+    def outline(self, file: Path) -> Outline:
+        """What a file of the project defines."""
+        known = self._outlines.get(file)
         if known is None:
-            known = self._defined[file] = {
-                match["name"].decode(): (match[0], frozenset(word.decode() for word in _WORD.findall(match[0])))
-                for match in _DEFINITION.finditer(self._text(file))
-            }
+            known = self._outlines[file] = Outline(self._text(file))
         return known
 
     def _member_tells(self, file: Path, name: str, depth: int) -> bool:
         """Whether a name of a file, or what the file re-exports under it, has AMP vocabulary."""
         if name in self.telling_names(file):
             return True
-        text, word = self._text(file), name.encode()
+        text, word = self.outline(file).text, name.encode()
         if depth > 3 or re.search(rb"^(?:class|(?:async )?def) +" + word + rb"\b", text, re.MULTILINE):
             return False
         assigned = re.search(rb"^" + word + rb"\b[^=\n]*=(.*)$", text, re.MULTILINE)
         if assigned is not None:
-            return bool(_VOCABULARY.search(assigned[1]))
+            return bool(VOCABULARY.search(assigned[1]))
         for match in _FROM_IMPORT.finditer(text):
             names = match["names"]
-            if names.strip() == b"*" or word in _WORD.findall(names):
+            if names.strip() == b"*" or word in WORD.findall(names):
                 dotted, level = match["module"].decode(), len(match["dots"])
                 renamed = re.search(rb"(\w+)\s+as\s+" + word + rb"\b", names)
                 for target in self.candidates(file, dotted, level):
@@ -491,15 +456,8 @@ class Project:
     def mentions(self, importer: ModuleEnv, stmt: Import, name: str) -> bool:
         """Whether the file that a star import names holds a word; nothing is parsed."""
         for file in self.candidates(importer.file, stmt.dotted, stmt.level) if importer.file is not None else ():
-            return file.name == "__init__.py" or name in self._words(file)
+            return file.name == "__init__.py" or name in self.outline(file).words
         return False
-
-    def _words(self, file: Path) -> frozenset[str]:
-        """Every word in a file."""
-        known = self._file_words.get(file)
-        if known is None:
-            known = self._file_words[file] = frozenset(word.decode() for word in _WORD.findall(self._text(file)))
-        return known
 
     def candidates(self, importer: Path, dotted: str, level: int) -> Iterable[Path]:
         """The files that an import in `importer` can name; `level` counts the leading dots."""
@@ -564,7 +522,7 @@ class Project:
             data = key.read_bytes()
         except OSError:
             return None
-        if len(data) > MAX_BYTES or not (_VOCABULARY.search(data) or file.name == "__init__.py"):
+        if len(data) > MAX_BYTES or not (VOCABULARY.search(data) or file.name == "__init__.py"):
             return None
         display = self._display(importer, file)
         try:

@@ -7,6 +7,7 @@ configuration. To write one, copy the neighbour that is nearest and change the p
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.source import SourceModule
 
+#: bytes that a file holds, or a pattern for them where bytes would be found in too many other words
+Needle = bytes | re.Pattern[bytes]
 #: a conjunction of alternatives: every group must have one member in the file's bytes
-Needles = tuple[tuple[bytes, ...], ...]
+Needles = tuple[tuple[Needle, ...], ...]
 Confirmation = Literal["raise", "grad", "state", "own", "–"]
 
 DOCS_URL = "https://amplint.readthedocs.io/rules/"
@@ -85,7 +88,7 @@ class Rule(ABC):
     Class data:
       code, name      the contract with users ("AMP201", "clip-before-unscale")
       severity        an info rule is shown only on request
-      needles         byte strings that a file must hold for this rule to have anything to say there
+      needles         what a file must hold for this rule to have anything to say there
       near            halves of them: a file that holds one is looked at where the files that it imports hold the rest
       fix             the safety of the repair it offers, None where there is none
       confirmed_by    how the verifier shows the fault: torch raises, gradients differ from the run

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from amplint.rule import Needles, Rule
+from amplint.rule import Needle, Needles, Rule
 
 #: strings and comments in the order in which they begin, so that a quote inside of one begins no other
 _QUOTED = re.compile(
@@ -52,7 +52,7 @@ class Screen:
         judged = [(rule, needles) for rule in rules for needles in (rule.near if near else (rule.needles,))]
         shared = Counter(needle for _, needles in judged for group in needles for needle in group)
 
-        def cost(group: tuple[bytes, ...]) -> float:
+        def cost(group: tuple[Needle, ...]) -> float:
             return sum(1 / shared[needle] for needle in group)
 
         self._rules: list[tuple[Rule, Needles]] = [(rule, tuple(sorted(groups, key=cost))) for rule, groups in judged]
@@ -61,12 +61,13 @@ class Screen:
         """The rules whose needles are all in `data`, in the order they were given in."""
         if is_notebook:  # JSON writes a quote inside of source with a backslash
             data = data.replace(b'\\"', b'"')
-        answers: dict[bytes, bool] = {}
+        answers: dict[Needle, bool] = {}
 
-        def has(needle: bytes) -> bool:
+        def has(needle: Needle) -> bool:
             answer = answers.get(needle)
             if answer is None:
-                answer = answers[needle] = needle in data
+                found = needle in data if isinstance(needle, bytes) else needle.search(data) is not None
+                answer = answers[needle] = found
             return answer
 
         passed = (rule for rule, needles in self._rules if all(any(map(has, group)) for group in needles))

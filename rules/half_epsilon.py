@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,7 @@ class HalfEpsilon(Rule):
     severity = Severity.WARNING
     needles = (
         (b"autocast", *CASTS_TO_HALF),
-        (b"e-", b"eps", b"Adam", b"clamp"),
+        (re.compile(rb"\d\.?[eE]-(?:0?[89]|\d\d)|\.0000000|\bAdam|finfo|\*\* ?-"),),
     )
     confirmed_by = "state"
     yields_to = ("AMP401",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,7 @@ class HalfOverflowConstant(Rule):
     needles = (
         (b"autocast", *CASTS_TO_HALF),
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
+        (re.compile(rb"(?<!\w)\d[\d_.]*[eE]\+?(?:[4-9]|\d\d)|(?<![\w.])\d{5}|\d_\d{3}|\d ?(?:\*\*|<<)|[fi]info"),),
     )
     fix = "unsafe"
     confirmed_by = "raise"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import libcst as cst
 
 from amplint.finding import Confidence, Severity
 from amplint.needles import CASTS_TO_HALF
+from amplint.optable import WITHOUT_HALF
 from amplint.precision import Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
@@ -108,17 +110,8 @@ class HalfUnsupportedOp(Rule):
         (b"autocast", *CASTS_TO_HALF),
         (
             b"fft",
-            b"stft",
             b"linalg",
-            b"cholesky",
-            b"svd",
-            b"eig",
-            b"inver",
-            b"qr(",
-            b"lstsq",
-            b"det(",
-            b"lu",
-            b"matrix_exp",
+            re.compile(rb"\b(?:" + "|".join(sorted(WITHOUT_HALF)).encode() + rb")\b"),
         ),
     )
     fix = "unsafe"

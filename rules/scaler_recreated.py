@@ -95,7 +95,7 @@ class ScalerRecreated(Rule):
     name = "scaler-recreated"
     severity = Severity.WARNING
     needles = ((b"Scaler", b"scaler"),)
-    near = (((b"Scaler", b"scaler"),), ((b"epoch",), (b"optim",)))
+    near = (((b"Scaler(",),), ((b"epoch",), (b"optim",)))
     fix = "unsafe"
     confirmed_by = "own"
 

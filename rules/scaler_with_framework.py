@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
+#: how the frameworks are named
+_FRAMEWORKS = (b"ccelerat", b"ightning", b"Fabric", b"transformers", b"Trainer")
+#: a scaler, or torch's own functions that clip
+_BESIDE = (b"Scaler", b"nn.utils", b"nn import utils")
+
+
 class ScalerWithFramework(Rule):
     """A `GradScaler`, or a clip of `torch.nn.utils`, stands beside a framework that scales gradients by itself.
 
@@ -101,7 +107,8 @@ class ScalerWithFramework(Rule):
     code = "AMP225"
     name = "scaler-with-framework"
     severity = Severity.ERROR
-    needles = ((b"ccelerat", b"ightning", b"Fabric", b"transformers", b"Trainer"), (b"Scaler", b"clip_grad"))
+    needles = (_FRAMEWORKS, _BESIDE)
+    near = ((_FRAMEWORKS, (b"clip_grad",)),)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

@@ -1,0 +1,96 @@
+"""What a file defines, read off its text: nothing is parsed, so that a whole project can be asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from typing import NamedTuple
+
+#: without one of these words a file or a definition says nothing about mixed precision
+VOCABULARY = re.compile(
+    rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|HalfTensor|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
+)
+WORD = re.compile(rb"[A-Za-z_]\w*")
+#: a top-level definition with its body
+_DEFINITION = re.compile(
+    rb"^(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE
+)
+_METHOD = re.compile(rb"^[ \t]+(?:async )?def +(?P<name>\w+)", re.MULTILINE)
+
+
+def words_in(text: bytes) -> frozenset[str]:
+    """The names and other words in a text."""
+    return frozenset(word.decode() for word in WORD.findall(text))
+
+
+class Part(NamedTuple):
+    """A piece of a definition that is used or not: a function, a method, what a class holds besides its methods."""
+
+    name: str
+    text: bytes
+    words: frozenset[str]
+
+    def is_used(self, said: AbstractSet[str]) -> bool:
+        return not self.name or self.name.startswith("__") or self.name in said
+
+
+class Outline:
+    """The top-level definitions of one file by name."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """Every word in the file."""
+        return words_in(self.text)
+
+    @cached_property
+    def definitions(self) -> dict[str, tuple[Part, ...]]:
+        """A function has one part, a class one for each of its methods and one more."""
+        found: dict[str, tuple[Part, ...]] = {}
+        for match in _DEFINITION.finditer(self.text):
+            texts = _methods(match[0]) if match["class"] else (("", match[0]),)
+            found[match["name"].decode()] = tuple(Part(name, text, words_in(text)) for name, text in texts)
+        return found
+
+    @cached_property
+    def telling(self) -> frozenset[str]:
+        """The definitions that have AMP vocabulary, or call by name one that has."""
+        told = {n for n, parts in self.definitions.items() if any(VOCABULARY.search(part.text) for part in parts)}
+        words = {name: frozenset().union(*(part.words for part in parts)) for name, parts in self.definitions.items()}
+        while more := {n for n, used in words.items() if n not in told and not told.isdisjoint(used)}:
+            told |= more
+        return frozenset(told)
+
+    def behind(self, names: AbstractSet[str], words: Iterable[str], bases: AbstractSet[str]) -> Iterator[bytes]:
+        """The text behind some names for a file with these words: the definitions, of a class the methods that somebody
+        mentions, and what they mention in turn; all of a class that is one of `bases`. A name without a definition
+        may be any of the other lines."""
+        if not names <= self.definitions.keys():
+            yield _DEFINITION.sub(b"", self.text)
+        said, waiting, reached = set(words), list[Part](), set[str]()
+        new = names & self.definitions.keys()
+        while new:
+            reached |= new
+            for name in new:
+                waiting.extend(self.definitions[name])
+                said.update(part.name for part in self.definitions[name] if name in bases)
+            new = set()
+            while used := [part for part in waiting if part.is_used(said)]:
+                waiting = [part for part in waiting if not part.is_used(said)]
+                for part in used:
+                    yield part.text
+                    said |= part.words
+                    new |= part.words & self.definitions.keys() - reached
+
+
+def _methods(text: bytes) -> Iterator[tuple[str, bytes]]:
+    """What a class holds before its first method, under no name, and its methods."""
+    name, begin = "", 0
+    for match in _METHOD.finditer(text):
+        yield name, text[begin : match.start()]
+        name, begin = match["name"].decode(), match.start()
+    yield name, text[begin:]
