@@ -132,7 +132,7 @@ class HalfEpsilon(Rule):
                     f"{constant.value:g} is zero in float16, so that it protects from nothing here",
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
                 )
-        if "optim" in unit.source.text:
+        if "Adam" in unit.source.text:
             yield from _optimizers(unit)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 #: how the frameworks are named
-_FRAMEWORKS = (b"ccelerat", b"ightning", b"Fabric", b"transformers", b"Trainer")
+_FRAMEWORKS = (b"ccelerat", b"ightning", b"Fabric", b"transformers")
 #: a scaler, or torch's own functions that clip
 _BESIDE = (b"Scaler", b"nn.utils", b"nn import utils")
 
@@ -108,7 +108,7 @@ class ScalerWithFramework(Rule):
     name = "scaler-with-framework"
     severity = Severity.ERROR
     needles = (_FRAMEWORKS, _BESIDE)
-    near = ((_FRAMEWORKS, (b"clip_grad",)),)
+    near = ((_FRAMEWORKS, (b"clip_grad",)), ((b"Trainer",), _BESIDE))
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
