@@ -128,7 +128,6 @@ def _processors() -> int:
 
 def _in_processes(work: Sequence[Job], processes: int) -> Iterator[Result]:
     import multiprocessing
-    import signal
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
@@ -137,7 +136,7 @@ def _in_processes(work: Sequence[Job], processes: int) -> Iterator[Result]:
     context = multiprocessing.get_context("fork" if alone else None)
 
     def pool(workers: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(workers, context, signal.signal, (signal.SIGINT, signal.SIG_DFL))
+        return ProcessPoolExecutor(workers, context, _begin)
 
     done = 0
     with pool(processes) as executor:
@@ -159,6 +158,23 @@ def _in_processes(work: Sequence[Job], processes: int) -> Iterator[Result]:
             except BrokenProcessPool as error:
                 result = Result(errors=[_internal_error(job.file.display, error)])
         yield result
+
+
+def _begin() -> None:
+    """Make a new process of the pool end at once on Ctrl-C, and with the one that started it."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    from multiprocessing import connection, parent_process
+
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def forget_projects() -> None:

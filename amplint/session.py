@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amplint.finding import Finding
     from amplint.fix import Fixed
     from amplint.run import Run
+    from amplint.verify.host import Worker
 
 #: what a first argument that is no path may have been meant to be
 COMMANDS = ("check", "verify", "explain", "rules", "config-schema", "server")
@@ -62,12 +63,21 @@ class Session:
         self._outputs = _outputs(arguments)
 
     def run(self) -> int:
-        arguments = self._arguments
         self._take_stdin()
         self._require_paths()
         self._take_pipes()
+        if not self._arguments.verifying:
+            return self._run(None)
+        from amplint.verify import worker_for
+
+        with worker_for(self._configuration.for_folder(Path.cwd())) as worker:
+            worker.launch()  # torch takes longer to import than most projects to check
+            return self._run(worker)
+
+    def _run(self, worker: Worker | None) -> int:
+        arguments = self._arguments
         run = self._check({})
-        if arguments.verifying and not self._verified(run):
+        if worker is not None and not self._verified(run, worker):
             self._report(run)
             return INTERRUPTED
         if arguments.write_baseline is not None:
@@ -94,14 +104,14 @@ class Session:
             return 2
         return 0 if arguments.exit_zero else int(any(_counts(finding) for finding in run.findings))
 
-    def _verified(self, run: Run) -> bool:
+    def _verified(self, run: Run, worker: Worker) -> bool:
         """Whether the verifier came to its end: Ctrl-C stops it, and what was seen until then is still reported."""
         from amplint.verify import verify_run
 
         arguments = self._arguments
         progress = Progress(not arguments.no_progress and not arguments.quiet, "findings verified")
         try:
-            return verify_run(run, run.settings, progress)
+            return verify_run(run, run.settings, progress, worker)
         except OSError as error:
             raise Failure(f"{error.filename}: {error.strerror}") from None
         finally:

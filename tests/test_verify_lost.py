@@ -234,6 +234,31 @@ def test_a_linter_that_is_killed_takes_its_worker_along(tmp_path: Path) -> None:
     assert nobody_left(pids)
 
 
+def test_a_linter_that_is_killed_while_it_lints_leaves_nobody(tmp_path: Path) -> None:
+    for i in range(200):
+        (tmp_path / f"train_{i:03}.py").write_text(BAD + "\n" * i + "#" * 4000)
+    command = [sys.executable, "-m", "amplint", "verify", str(tmp_path), "--no-cache", "--jobs", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    below: list[int] = []
+    end = time.monotonic() + 60
+    while len(below) < 3 and time.monotonic() < end:
+        below = children_of(process.pid)
+        time.sleep(0.02)
+    assert len(below) >= 3, "a worker of the verifier and two of the linter"
+    process.kill()
+    process.wait()
+    assert nobody_left(below)
+
+
+def test_a_launched_worker_is_the_one_that_answers() -> None:
+    with Worker(device="cpu") as worker:
+        worker.launch()
+        launched = worker.pid
+        assert launched is not None
+        worker.start()
+        assert (worker.pid, worker.starts, worker.device) == (launched, 1, "cpu")
+
+
 def children_of(pid: int) -> list[int]:
     """All processes below a process."""
     parents: dict[int, list[int]] = {}

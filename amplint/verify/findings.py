@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -42,19 +43,30 @@ class _Request:
         return tuple(sorted(replay.files.items())), repr(replay.drivers), tuple(sorted(replay.flags.items()))
 
 
-def verify_run(run: Run, settings: Any, progress: Callable[[int, int], None] | None = None) -> bool:
+def worker_for(settings: Any) -> Worker:
+    """A worker as `settings` ask for it; see `verify_run`."""
+    return Worker(
+        no_sandbox=bool(getattr(settings, "no_sandbox", False)),
+        device=str(getattr(settings, "device", None) or "auto"),
+    )
+
+
+def verify_run(
+    run: Run, settings: Any, progress: Callable[[int, int], None] | None = None, worker: Worker | None = None
+) -> bool:
     """Set `verdict` on every finding of a run; refuted findings get confidence low.
 
-    `settings` may have `device` ("auto", "cpu", "cuda", "cuda:N"), `keep_replay` (a folder) and `no_sandbox`.
-    `progress` is told how many findings of how many have a verdict. Ctrl-C ends the verification, not the run:
-    what has no verdict by then is inconclusive, and the result is False. Raises OSError where a replay cannot be
-    kept.
+    `settings` may have `device` ("auto", "cpu", "cuda", "cuda:N"), `keep_replay` (a folder) and `no_sandbox`; a
+    `worker` may have been launched before. `progress` is told how many findings of how many have a verdict. Ctrl-C
+    ends the verification, not the run: what has no verdict by then is inconclusive, and the result is False. Raises
+    OSError where a replay cannot be kept.
     """
     findings = list(run.findings)
     if not findings:
         return True
     try:
-        _verify(run, findings, settings, progress)
+        with nullcontext(worker) if worker is not None else worker_for(settings) as worker:
+            _verify(run, findings, settings, progress, worker)
     except KeyboardInterrupt:
         for finding in findings:
             if finding.verdict is None:
@@ -93,7 +105,13 @@ def judged(worker: Worker, replay: Replay) -> Verdict:
 # -------------------------------------------------------------------- verdicts
 
 
-def _verify(run: Run, findings: list[Finding], settings: Any, progress: Callable[[int, int], None] | None) -> None:
+def _verify(
+    run: Run,
+    findings: list[Finding],
+    settings: Any,
+    progress: Callable[[int, int], None] | None,
+    worker: Worker,
+) -> None:
     texts: dict[str, str | None] = {}
     requests: list[_Request] = []
     for finding in findings:
@@ -110,19 +128,15 @@ def _verify(run: Run, findings: list[Finding], settings: Any, progress: Callable
             finding.verdict = Verdict("inconclusive", reason=f"no replay could be built: {type(error).__name__}")
     requests = _grouped(requests)
     keep = getattr(settings, "keep_replay", None)
-    with Worker(
-        no_sandbox=bool(getattr(settings, "no_sandbox", False)),
-        device=str(getattr(settings, "device", None) or "auto"),
-    ) as worker:
-        for request in requests:
-            judgement = _ask(worker, request.replay)
-            finding = request.finding
-            finding.verdict = _verdict(judgement, worker)
-            _settle(finding, finding.verdict)
-            if keep is not None and worker.torch and finding.verdict.status != "static-only":
-                _keep(Path(keep), request, judgement, worker.device)
-            if progress is not None:
-                progress(sum(1 for f in findings if f.verdict is not None), len(findings))
+    for request in requests:
+        judgement = _ask(worker, request.replay)
+        finding = request.finding
+        finding.verdict = _verdict(judgement, worker)
+        _settle(finding, finding.verdict)
+        if keep is not None and worker.torch and finding.verdict.status != "static-only":
+            _keep(Path(keep), request, judgement, worker.device)
+        if progress is not None:
+            progress(sum(1 for f in findings if f.verdict is not None), len(findings))
 
 
 def _settle(finding: Finding, verdict: Verdict) -> None:

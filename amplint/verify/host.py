@@ -45,6 +45,7 @@ class Worker:
         self._wanted = device
         self._no_sandbox = no_sandbox
         self._process: subprocess.Popen[str] | None = None
+        self._greeted = False
         self._lines: queue.Queue[str] = queue.Queue()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._unavailable: Unavailable | None = None
@@ -63,6 +64,12 @@ class Worker:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
+    def launch(self) -> None:
+        """Start the child and do not wait: torch is imported while the caller does something else. What goes wrong is
+        said when the first question is asked. No thread is started, so that the caller can still fork."""
+        with suppress(Unavailable):
+            self._spawn(*self._walls())
+
     def start(self) -> None:
         """Start the child and wait until torch is imported. Raises Unavailable, the second time at once."""
         if self._unavailable is not None:
@@ -74,16 +81,15 @@ class Worker:
             raise
 
     def _start(self) -> None:
-        if importlib.util.find_spec("torch") is None:
-            raise Unavailable(NO_TORCH)
-        try:
-            prefix, level = sandbox.prefix(self._no_sandbox)
-        except sandbox.Refused as error:
-            raise Unavailable(str(error)) from None
-        hello = self._greeted(prefix, level)
+        prefix, level = self._walls()
+        if self._process is None:
+            self._spawn(prefix, level)
+        hello = self._greeting()
         if hello.get("lost_device") and level == "namespaces" and sandbox.limits() is None:
             # a driver that does not work in namespaces of its own: limits and the audit hook remain
-            hello = self._greeted([], "limits")
+            self._kill()
+            self._spawn([], "limits")
+            hello = self._greeting()
         if not hello.get("hello"):
             self._kill()
             raise Unavailable(str(hello.get("reason")))
@@ -91,14 +97,22 @@ class Worker:
         self.device = str(hello["device"])
         self.kept = list(hello["kept"])
 
-    def _greeted(self, prefix: list[str], level: str) -> dict[str, Any]:
-        """Start a child behind these walls, and what it says first."""
-        self._kill()
+    def _walls(self) -> tuple[list[str], str]:
+        """The command that the child is run by, and the level of its sandbox."""
+        if importlib.util.find_spec("torch") is None:
+            raise Unavailable(NO_TORCH)
+        try:
+            return sandbox.prefix(self._no_sandbox)
+        except sandbox.Refused as error:
+            raise Unavailable(str(error)) from None
+
+    def _spawn(self, prefix: list[str], level: str) -> None:
+        """Start a child behind these walls."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="amplint-")
         root = Path(__file__).resolve().parents[2]
         script = Path(__file__).with_name("worker.py")
-        self._lines = queue.Queue()
+        self._greeted = False
         self.starts += 1
         try:
             self._process = subprocess.Popen(
@@ -115,6 +129,11 @@ class Worker:
             )
         except OSError as error:
             raise Unavailable(f"the worker did not start: {error}") from None
+
+    def _greeting(self) -> dict[str, Any]:
+        """What a new child says first."""
+        self._lines = queue.Queue()
+        self._greeted = True
         threading.Thread(target=_read, args=(self._process, self._lines), daemon=True).start()
         try:
             return self._receive(START_SECONDS)
@@ -140,9 +159,9 @@ class Worker:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The judgement on one replay. A worker that hangs or dies is replaced for the next one."""
-        if self._process is not None and not self._lines.empty():  # it has ended, or speaks without being asked
+        if self._greeted and not self._lines.empty():  # it has ended, or speaks without being asked
             self._kill()
-        if self._process is None:
+        if self._process is None or not self._greeted:
             self.start()
         assert self._process is not None
         text = json.dumps({"seconds": self.seconds, **request}) + "\n"
