@@ -67,7 +67,7 @@ MODULE_BUDGET = 40_000
 SILENT_LIMIT = 3
 
 #: events whose meaning depends on what follows: paths with and without them are kept apart
-_PENDING_EVENTS = frozenset({"cast", "freeze", "unfreeze", "hook", "jump", "default_dtype"})
+_PENDING_EVENTS = frozenset({"cast", "freeze", "hook", "jump", "default_dtype"})
 _PENDING_WHILE_SCALED = frozenset({"clip", "grad_write", "grad_read", "update"})
 _EQUALITIES = frozenset({"is", "is not", "==", "!="})
 _COMPOUND = frozenset({Branch, Loop, Try, Region})
@@ -497,6 +497,7 @@ class Executor:
         self.observe((kind, id(site.node), caller, met, torch_knows, tuple(r.context for r in state.regions)), state)
         if (
             kind in _PENDING_EVENTS
+            or (kind == "unfreeze" and any(pending == "freeze" for pending, *_ in state.signature))
             or (kind == "load_state" and "scaler" in fields)
             or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values()))
         ):
