@@ -18,7 +18,7 @@ from amplint.layout import (
 )
 from amplint.protocol import consumed_scaled
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import NONE, Const, Value, computed_from_gradients
+from amplint.values import NONE, Const, Func, Value, computed_from_gradients
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -156,7 +156,8 @@ class ClipBeforeUnscale(Rule):
             return
         for later in trace.events[position + 1 :]:
             if later.kind == "backward" and later.scaler is not None:
-                owners = later.details["value"].taint.owners
+                # a function that was not looked into may have asked any module
+                owners = frozenset(o for o in later.details["value"].taint.owners if not isinstance(o, Func))
                 # of a loss of unknown origin one optimizer trains it all
                 alone = not owners and sum(optimizer is not None for optimizer in later.before) == 1
                 if alone or unit.overlap(event.details["owners"], owners):

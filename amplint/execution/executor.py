@@ -494,7 +494,10 @@ class Executor:
         met = tuple((o, g.kind, g.maybe, g.stale is None, g.leftover, g.window > 1) for o, g in known.items())
         caller = id(state.calls[-1].node) if state.calls else None
         torch_knows = (fields.get("stage"), details.get("checked"))
-        self.observe((kind, id(site.node), caller, met, torch_knows, tuple(r.context for r in state.regions)), state)
+        # what is pending is judged by the backward or the step that meets it
+        pending = state.signature if kind in ("backward", "step", "unscale_") else None
+        regions = tuple(region.context for region in state.regions)
+        self.observe((kind, id(site.node), caller, met, torch_knows, regions, pending), state)
         if (
             kind in _PENDING_EVENTS
             or (kind == "unfreeze" and any(pending == "freeze" for pending, *_ in state.signature))
