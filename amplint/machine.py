@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
@@ -187,19 +188,24 @@ def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tupl
 
 
 def _diverse(states: list[Machine], limit: int) -> list[Machine]:
-    """As many states as the limit allows, one of every different history before the second of any."""
-    by_history: dict[frozenset[Any], list[Machine]] = {}
+    """As many states as the limit allows: one of every different history before the second of any, and of one history
+    one of every state of the gradients before the second of any."""
+    by_history: dict[frozenset[Any], dict[Any, list[Machine]]] = {}
     for state in states:
-        by_history.setdefault(state.signature, []).append(state)
-    groups = [_spread(group) for group in by_history.values()]
-    kept: list[Machine] = []
-    rank = 0
-    while len(kept) < limit:
-        for group in groups:
-            if rank < len(group):
-                kept.append(group[rank])
-        rank += 1
-    return kept[:limit]
+        by_history.setdefault(state.signature, {}).setdefault(_standing(state), []).append(state)
+    groups = [_in_turn([_spread(group) for group in alike.values()]) for alike in by_history.values()]
+    return _in_turn(groups)[:limit]
+
+
+def _standing(state: Machine) -> Any:
+    """How the gradients of all optimizers stand, and what the scalers know."""
+    gradients = frozenset([(optimizer, known.key()) for optimizer, known in state.grads.items()])
+    return gradients, state.default.key(), frozenset(state.books.items())
+
+
+def _in_turn(groups: list[list[Machine]]) -> list[Machine]:
+    """The first of every group, then the second of every group, and so on."""
+    return [state for row in zip_longest(*groups) for state in row if state is not None]
 
 
 def _spread(states: list[Machine]) -> list[Machine]:
@@ -235,9 +241,7 @@ def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
         key = (
             tuple([telling(state.frames[number].get(name, _ABSENT)) for number, name in variables]),
             tuple([telling(state.heap.get(slot, _ABSENT)) for slot in slots]),
-            frozenset([(optimizer, gradients.key()) for optimizer, gradients in state.grads.items()]),
-            state.default.key(),
-            frozenset(state.books.items()),
+            _standing(state),
             state.pending is None,
         )
         first = groups.setdefault(key, state)

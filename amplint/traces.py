@@ -370,17 +370,21 @@ def _drive(env: ModuleEnv, executor: Executor, entry: _Entry, starts: list[Machi
     return finals
 
 
+_STEPS = frozenset({"step", "opt_step"})
+_BETWEEN_BACKWARD_AND_STEP = frozenset({"unscale_", "clip", "update", "zero_grad"})
+
+
 def _holds_a_step(states: list[Machine]) -> bool:
-    """Whether the entry is one step of an unknown caller's loop: it runs a backward and a step, outside of any
-    loop of its own."""
-    backward = step = False
+    """Whether the entry is one step of an unknown caller's loop: it runs a step outside of any loop of its own, and a
+    backward; that may be in a loop over losses or micro-batches, where nothing else of the protocol is."""
+    alone: set[str] = set()
+    looped: set[str] = set()
     for state in states:
         for event in state.events():
-            if len(event.loops) > 1:
-                continue
-            backward |= event.kind == "backward"
-            step |= event.kind in ("step", "opt_step")
-    return backward and step
+            (looped if len(event.loops) > 1 else alone).add(event.kind)
+    return not alone.isdisjoint(_STEPS) and (
+        "backward" in alone or ("backward" in looped and looped.isdisjoint(_STEPS | _BETWEEN_BACKWARD_AND_STEP))
+    )
 
 
 def _caller_may_update(executor: Executor, state: Machine) -> None:
