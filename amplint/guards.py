@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from amplint.values import (
@@ -208,6 +209,9 @@ def _divides(form: Value, modulus: Value) -> bool | Literal:
     return ("mod", (terms, constant), modulus), True
 
 
+#: parameters that count from the beginning of the run on
+_COUNTS_THE_RUN = re.compile(r"iter|epoch|global|total", re.IGNORECASE)
+
 # --- what follows from what ----------------------------------------------------------------------
 
 
@@ -217,6 +221,46 @@ def known(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
     if direct is not None:
         return direct
     return _IMPLIED.get(atom[0], _nothing)(atom, assume)
+
+
+def outcome(value: Value, assume: dict[Atom, bool]) -> bool | None:
+    """The outcome of a condition whose parts are decided, None where it is free."""
+    if isinstance(value, OpV) and value.op == "not":
+        inner = outcome(value.args[0], assume)
+        return None if inner is None else not inner
+    if isinstance(value, OpV) and value.op in ("and", "or"):
+        parts = [outcome(part, assume) for part in value.args]
+        decisive = value.op == "or"
+        return decisive if decisive in parts else None if None in parts else not decisive
+    lit = literal(value)
+    if isinstance(lit, bool):
+        return lit
+    decided = known(lit[0], assume)
+    return None if decided is None else decided is lit[1]
+
+
+def contradictory(assume: dict[Atom, bool], latest: Atom) -> bool:
+    """Whether a condition that was decided as a whole cannot have come out as it did, now that `latest`, which may be
+    about a part of it, is decided."""
+    about = [part for part in latest[1:] if isinstance(part, Value)]
+    for atom, decided in assume.items():
+        whole = atom[1]
+        if atom[0] == "true" and isinstance(whole, OpV) and whole.op in ("and", "or"):
+            asked = _asked(whole)
+            if any(part in asked for part in about):
+                found = outcome(whole, assume)
+                if found is not None and found is not decided:
+                    return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _asked(condition: Value) -> frozenset[Value]:
+    """What the parts of a condition ask about."""
+    if isinstance(condition, OpV) and condition.op in ("and", "or", "not"):
+        return frozenset().union(*map(_asked, condition.args))
+    lit = literal(condition)
+    return frozenset() if isinstance(lit, bool) else frozenset(part for part in lit[0][1:] if isinstance(part, Value))
 
 
 def _nothing(_atom: Atom, _assume: dict[Atom, bool]) -> bool | None:
@@ -292,6 +336,10 @@ def _less(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
         return False
     if assume.get(("eq", left, right)) or assume.get(("eq", right, left)):
         return False
+    if assume.get(("lt", left, _in_the_call_before(right))):
+        return True
+    if assume.get(("lt", _in_the_call_before(left), right)) is False:
+        return False
     for other, outcome in assume.items():
         if other[0] != "lt":
             continue
@@ -306,6 +354,15 @@ def _less(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
                 return True
             if not outcome and other[2].value >= right.value:
                 return False
+    return None
+
+
+def _in_the_call_before(value: Value) -> Value | None:
+    """What a counter of the whole run was in the call before, of an entry that is driven again: it only grows."""
+    if isinstance(value, Sym) and value.parts[0] == "param" and len(value.parts) == 5:
+        *origin, drive, name = value.parts
+        if drive and _COUNTS_THE_RUN.search(name):
+            return Sym(*origin, drive - 1, name)
     return None
 
 

@@ -210,6 +210,24 @@ FRAMEWORK_NAMES = re.compile(
     r"(^|_)(accelerator|accelerate|fabric|deepspeed|ds_engine|colossal\w*|booster)($|_)", re.IGNORECASE
 )
 
+#: what a machine answers the same whenever it is asked
+LASTING = frozenset(
+    {
+        "torch.cuda.is_available",
+        "torch.cuda.is_bf16_supported",
+        "torch.cuda.device_count",
+        "torch.xpu.is_available",
+        "torch.backends.mps.is_available",
+        "torch.backends.mps.is_built",
+        "torch.accelerator.is_available",
+        "torch.distributed.is_available",
+        "torch.distributed.is_initialized",
+        "torch.distributed.get_rank",
+        "torch.distributed.get_world_size",
+    }
+)
+
+
 #: a call named like this reads its arguments and leaves gradients and scales alone
 HARMLESS_NAMES = re.compile(
     r"save|load|log|print|lr|learning_rate|sched|eval|valid|test|ema|summar|warmup|info|get_|param|watch|len|isinstance|"

@@ -42,6 +42,8 @@ from amplint.program import (
     Stmt,
     Try,
     Yield,
+    call_name,
+    path_of,
     walk,
 )
 
@@ -92,6 +94,16 @@ _OPERATORS: dict[type[cst.CSTNode], str] = {
     cst.Plus: "pos",
     cst.BitInvert: "~",
 }
+
+
+def _asks_the_machine(stmt: Stmt) -> bool:
+    """Whether a statement is a call like `torch.cuda.is_available()`, which has the same answer at any time."""
+    return (
+        isinstance(stmt, Call)
+        and not stmt.args
+        and path_of(stmt.func).startswith(("torch.", "dist."))
+        and call_name(stmt.func).startswith(("is_", "device_count", "get_rank", "get_world_size"))
+    )
 
 
 def lower(module: cst.Module) -> Program:
@@ -503,7 +515,9 @@ class _Lowering:
             right = self.expr(node.right)
 
         block = self._capture(other)
-        if not block:
+        if all(map(_asks_the_machine, block)):
+            # what has no effect can as well be asked on every path, which then all know the whole condition
+            self.out.extend(block)
             return Op(op, (left, right))
         # the operator stays in the expression: a path on which its right side is not computed knows the left one
         self.out.append(Branch(left, block, [], node) if op == "and" else Branch(left, [], block, node))

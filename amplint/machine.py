@@ -189,9 +189,9 @@ def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tupl
 
 def _diverse(states: list[Machine], limit: int) -> list[Machine]:
     """As many states as the limit allows: one of every different history before the second of any, and of one history
-    one of every state of the gradients before the second of any."""
+    one of every state of the gradients before the second of any. Those in which scalers are in use come first."""
     by_history: dict[frozenset[Any], dict[Any, list[Machine]]] = {}
-    for state in states:
+    for state in sorted(states, key=lambda state: -len(state.books)):
         by_history.setdefault(state.signature, {}).setdefault(_standing(state), []).append(state)
     groups = [_in_turn([_spread(group) for group in alike.values()]) for alike in by_history.values()]
     return _in_turn(groups)[:limit]

@@ -305,6 +305,53 @@ def test_several_guards_are_looked_at_together() -> None:
     assert outcome("a == 'bf16'", "b", "a != 'fp32'", "a == 'fp16'") is False
 
 
+@pytest.mark.parametrize(
+    ("whole", "decided", "part", "truth", "expected"),
+    [
+        ("a and b < c", False, "a", True, False),
+        ("a and b < c", False, "b < c", False, False),
+        ("a is not None and b < c", True, "a", False, False),
+        ("a or b", False, "b", True, True),
+        ("not (a or b) and c", True, "a", True, True),
+        ("a and b", True, "d", False, False),
+    ],
+)
+def test_a_condition_that_was_decided_as_a_whole_binds_its_parts(
+    whole: str, decided: bool, part: str, truth: bool, expected: bool
+) -> None:
+    lit = guards.literal(value(part))
+    assert not isinstance(lit, bool)
+    atom, polarity = lit
+    told = {("true", value(whole)): decided, atom: truth is polarity}
+    assert guards.contradictory(told, atom) is expected
+
+
+def test_both_parts_of_a_condition_that_failed_cannot_hold() -> None:
+    told = {("true", value("a and b < c")): False, ("true", symbol("a")): True, ("lt", symbol("b"), symbol("c")): True}
+    assert guards.contradictory(told, ("true", symbol("a")))
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "expected"),
+    [
+        (("lt", "START", 0), ("lt", "START", 1), True),
+        (("lt", "START", 0), ("lt", 1, "START"), None),
+        (("lt", 0, "START"), ("lt", 1, "START"), None),
+    ],
+)
+def test_a_count_of_the_run_only_grows(
+    before: tuple[object, ...], asked: tuple[object, ...], expected: bool | None
+) -> None:
+    def atom(spec: tuple[object, ...], name: str) -> tuple[object, ...]:
+        def side(part: object) -> object:
+            return symbol("start") if part == "START" else Sym("param", "train.py", "step", part, name)
+
+        return (spec[0], *map(side, spec[1:]))
+
+    assert guards.known(atom(asked, "current_iter"), {atom(before, "current_iter"): True}) is expected
+    assert guards.known(atom(asked, "temperature"), {atom(before, "temperature"): True}) is None
+
+
 def test_one_of_so_many_batches_in_a_row_ends_a_window() -> None:
     assert outcome("(i + 2) % 3 == 0", "i % 3 != 0", "(i + 1) % 3 != 0") is True
     assert outcome("(i + 2) % 4 == 0", "i % 4 != 0", "(i + 1) % 4 != 0") is None

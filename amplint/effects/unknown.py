@@ -82,7 +82,8 @@ class Unknown:
             self.effects.modules.forward(callee, site, state)
         taint = self.result_taint(callee, arguments, state)
         identity = tuple(pos) + tuple(Sequence(Const.of(k), v) for k, v in sorted(kw.items()))
-        return [(state, Result(callee, identity, state.loops, taint=taint), None)]
+        lasting = isinstance(callee, Ext) and callee.dotted in library.LASTING
+        return [(state, Result(callee, identity, () if lasting else state.loops, taint=taint), None)]
 
     def result_taint(self, callee: Value, arguments: list[Value], state: Machine) -> Taint:
         """What the result of an unknown call may have been computed from."""

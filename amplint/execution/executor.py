@@ -332,7 +332,8 @@ class Executor:
         other = state.clone()
         state.assume[atom] = True
         other.assume[atom] = False
-        return [(state, polarity), (other, not polarity)]
+        found = [(state, polarity), (other, not polarity)]
+        return [(s, truth) for s, truth in found if not guards.contradictory(s.assume, atom)] or found
 
     def _split_chain(self, state: Machine, parts: tuple[Value, ...], conjunction: bool) -> list[tuple[Machine, bool]]:
         if not parts:
