@@ -50,6 +50,7 @@ class Optimizers:
             owners = frozenset((params,))
         optimizer = Optimizer(self.new_optimizer(state), owners)
         self.x.sites.setdefault(optimizer, site)
+        self._replace(optimizer, site, state)
         state.grads[optimizer] = NOTHING
         self.x.record(
             "construct_optimizer",
@@ -59,6 +60,17 @@ class Optimizers:
             details={"owners": owners, "keywords": dict(kw), "callee": callee.dotted},
         )
         return [(state, optimizer, None)]
+
+    def _replace(self, optimizer: Optimizer, site: Site, state: Machine) -> None:
+        """Forget the optimizer that was made for the same weights when this place was last reached: a training that is
+        begun anew leaves it behind, and what happens to its gradients is nobody's matter."""
+        if optimizer.owners is None:
+            return
+        for known in list(state.grads):
+            if isinstance(known, Optimizer) and known is not optimizer and known.owners == optimizer.owners:
+                made = self.x.sites.get(known)
+                if made is not None and made.identity == site.identity:
+                    del state.grads[known]
 
     @staticmethod
     def new_optimizer(state: Machine) -> tuple[object, int]:
