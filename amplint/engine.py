@@ -46,9 +46,9 @@ def check(
     configuration = Configuration.fixed(settings) if isinstance(settings, Settings) else settings
     base = Path.cwd()
     contents = contents or {}
-    top = configuration.for_folder(_common_folder(paths, base))
+    top = configuration.for_folder(common_folder(paths, base))
     files, problems = discover(paths, configuration.for_folder, base, top.force_exclude)
-    run = Run(top, target_of(_common_folder(paths, base), top.torch), _sources(files, contents), tuple(files))
+    run = Run(top, target_of(common_folder(paths, base), top.torch), _sources(files, contents), tuple(files))
     caching = caching and not contents
     around = Surroundings(configuration, contents, base)
     plans = [plan_file(file, configuration, contents, around, caching) for file in files]
@@ -73,7 +73,7 @@ def check(
     return run
 
 
-def _common_folder(paths: Sequence[Path], base: Path) -> Path:
+def common_folder(paths: Sequence[Path], base: Path) -> Path:
     absolute = [os.path.abspath(base / path) for path in paths]
     try:
         common = Path(os.path.commonpath(absolute)) if absolute else base

@@ -210,7 +210,11 @@ def _divides(form: Value, modulus: Value) -> bool | Literal:
 
 
 #: parameters that count from the beginning of the run on
-_COUNTS_THE_RUN = re.compile(r"iter|epoch|global|total", re.IGNORECASE)
+_COUNTS_THE_RUN = re.compile(
+    r"(?:^|_)(?:(?:cur|current|this|n|num|global)_)?(?:iter|iteration|epoch)(?:_?(?:num|idx|count|no|i))?$"
+    r"|(?:^|_)global_(?:step|iter)|(?:^|_)total_(?:steps|iters)$",
+    re.IGNORECASE,
+)
 
 # --- what follows from what ----------------------------------------------------------------------
 

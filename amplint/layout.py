@@ -96,7 +96,9 @@ def receiver_text(site: Site) -> str:
     """`scaler` of a site that is the call `scaler.step(optimizer)`; "" where it is no method call."""
     node = site.node
     if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-        return site.module.tree.code_for_node(node.func.value)
+        receiver = node.func.value
+        bare = receiver.with_changes(lpar=(), rpar=()) if receiver.lpar else receiver
+        return site.module.tree.code_for_node(bare)
     return ""
 
 

@@ -221,7 +221,6 @@ LASTING = frozenset(
         "torch.backends.mps.is_built",
         "torch.accelerator.is_available",
         "torch.distributed.is_available",
-        "torch.distributed.is_initialized",
         "torch.distributed.get_rank",
         "torch.distributed.get_world_size",
     }

@@ -7,11 +7,13 @@ that raises. What a name means is left to the execution (`amplint.traces`).
 
 from __future__ import annotations
 
+import re
 from ast import literal_eval
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from amplint.library import LASTING
 from amplint.program import (
     Arg,
     Assign,
@@ -42,7 +44,6 @@ from amplint.program import (
     Stmt,
     Try,
     Yield,
-    call_name,
     path_of,
     walk,
 )
@@ -98,12 +99,9 @@ _OPERATORS: dict[type[cst.CSTNode], str] = {
 
 def _asks_the_machine(stmt: Stmt) -> bool:
     """Whether a statement is a call like `torch.cuda.is_available()`, which has the same answer at any time."""
-    return (
-        isinstance(stmt, Call)
-        and not stmt.args
-        and path_of(stmt.func).startswith(("torch.", "dist."))
-        and call_name(stmt.func).startswith(("is_", "device_count", "get_rank", "get_world_size"))
-    )
+    if not isinstance(stmt, Call) or stmt.args:
+        return False
+    return re.sub(r"^dist\.", "torch.distributed.", path_of(stmt.func)) in LASTING
 
 
 def lower(module: cst.Module) -> Program:

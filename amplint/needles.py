@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 #: what a file that trains holds, even one that leaves the backward or the step to a helper in another file
@@ -10,5 +11,8 @@ TRAINS: Final = (b"backward(", b"autograd", b"scaler", b"optimizer", b"optimize(
 #: how a tensor or a model is cast to fp16 by hand
 CASTS_TO_HALF: Final = (b".half", b"HalfTensor", b"float16")
 
+#: the scaler's method, whether it is called or handed on
+UNSCALES: Final = re.compile(rb"\bunscale_\b")
+
 #: what a file holds that has to do with a scaler
-SCALES: Final = (b".scale(", b"scaler", b"Scaler", b"unscale_(")
+SCALES: Final = (b".scale(", b"scaler", b"Scaler", UNSCALES)

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from amplint.outline import words_in
+from amplint.outline import Outline, words_in
 
 if TYPE_CHECKING:
     from amplint.project import Project
@@ -86,15 +86,18 @@ class Neighbours:
         """The text behind these names of an import; of a module as a whole, behind those that the user mentions."""
         for name in sorted(names):
             for module in self._resolved(statement, name):
-                yield from self._project.outline(module).behind(user.words, *user)
+                yield from self._outline(module).behind(user.words, *user)
         wanted = names or user.words
         for module in self._resolved(statement):
-            yield from self._project.outline(module).behind(wanted, *user)
+            yield from self._outline(module).behind(wanted, *user)
             if module.name == "__init__.py" and hops < MAX_HOPS:
                 for inner in self._statements(module):
                     taken = wanted if "*" in inner.names else wanted & inner.names
                     if taken:
                         yield from self._behind(inner, taken, user, hops + 1)
+
+    def _outline(self, file: Path) -> Outline:
+        return Outline(self._contents[file]) if file in self._contents else self._project.outline(file)
 
     def text(self, file: Path) -> bytes:
         """A file's bytes; nothing where it cannot be read."""

@@ -8,6 +8,8 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import NamedTuple
 
+from amplint.screen import code_of
+
 #: without one of these words a file or a definition says nothing about mixed precision
 VOCABULARY = re.compile(
     rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|HalfTensor|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
@@ -17,7 +19,8 @@ WORD = re.compile(rb"[A-Za-z_]\w*")
 _DEFINITION = re.compile(
     rb"^(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE
 )
-_METHOD = re.compile(rb"^[ \t]+(?:async )?def +(?P<name>\w+)", re.MULTILINE)
+_METHOD = re.compile(rb"^(?P<indent>[ \t]+)(?:async )?def +(?P<name>\w+)", re.MULTILINE)
+_IMPORTS = re.compile(rb"^(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
 
 
 def words_in(text: bytes) -> frozenset[str]:
@@ -37,10 +40,10 @@ class Part(NamedTuple):
 
 
 class Outline:
-    """The top-level definitions of one file by name."""
+    """The top-level definitions of one file by name; comments and docstrings do not count."""
 
     def __init__(self, text: bytes) -> None:
-        self.text = text
+        self.text = code_of(text.replace(b"\r\n", b"\n")) + b"\n"
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -66,11 +69,9 @@ class Outline:
         return frozenset(told)
 
     def behind(self, names: AbstractSet[str], words: Iterable[str], bases: AbstractSet[str]) -> Iterator[bytes]:
-        """The text behind some names for a file with these words: the definitions, of a class the methods that somebody
-        mentions, and what they mention in turn; all of a class that is one of `bases`. A name without a definition
-        may be any of the other lines."""
-        if not names <= self.definitions.keys():
-            yield _DEFINITION.sub(b"", self.text)
+        """The text behind some names for a file with these words: what an import executes, the definitions, of a class
+        the methods that somebody mentions, and what they mention in turn; all of a class that is one of `bases`."""
+        yield _IMPORTS.sub(b"", _DEFINITION.sub(b"", self.text))
         said, waiting, reached = set(words), list[Part](), set[str]()
         new = names & self.definitions.keys()
         while new:
@@ -89,8 +90,10 @@ class Outline:
 
 def _methods(text: bytes) -> Iterator[tuple[str, bytes]]:
     """What a class holds before its first method, under no name, and its methods."""
-    name, begin = "", 0
+    name, begin, indent = "", 0, b""
     for match in _METHOD.finditer(text):
-        yield name, text[begin : match.start()]
-        name, begin = match["name"].decode(), match.start()
+        indent = indent or match["indent"]
+        if match["indent"] == indent:
+            yield name, text[begin : match.start()]
+            name, begin = match["name"].decode(), match.start()
     yield name, text[begin:]

@@ -69,6 +69,11 @@ class ModuleEnv:
     def program(self) -> Program:
         return lower(self.source.tree)
 
+    @property
+    def is_lowered(self) -> bool:
+        """Whether the module's program is there already."""
+        return "program" in self.__dict__
+
     @cached_property
     def relevant(self) -> frozenset[Scope]:
         """Scopes that are worth executing (see `amplint.pruning`)."""
@@ -385,7 +390,7 @@ class Project:
         called between analyses only: one analysis knows a module by its identity."""
         live = [(file, env) for file, env in self._modules.items() if env is not None]
         if len(live) > MAX_KEPT:
-            self._read = {file: (env.source, env.program) for file, env in live[-KEPT:]}
+            self._read = {file: (env.source, env.program) for file, env in live[-KEPT:] if env.is_lowered}
             self._modules.clear()
 
     def resolve(

@@ -18,7 +18,9 @@ _QUOTED = re.compile(
     re.DOTALL,
 )
 #: what scales images or features
-_LOOKALIKE = re.compile(rb"(?:[Uu]p|[Dd]own|[Rr]e|[Aa]uto)[Ss]caler|(?:Standard|MinMax|MaxAbs|Robust)Scaler")
+_LOOKALIKE = re.compile(
+    rb"(?<![A-Za-z])(?:up|down|re|auto)scaler|(?:Up|Down|Re|Auto)scaler|(?:Standard|MinMax|MaxAbs|Robust)Scaler"
+)
 
 
 def code_of(data: bytes) -> bytes:

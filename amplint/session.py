@@ -67,19 +67,22 @@ class Session:
         self._require_paths()
         self._take_pipes()
         if not self._arguments.verifying:
-            return self._run(None)
+            return self._finish(self._check({}))
+        from amplint.engine import common_folder
         from amplint.verify import worker_for
 
-        with worker_for(self._configuration.for_folder(Path.cwd())) as worker:
+        with worker_for(self._configuration.for_folder(common_folder(self._paths, Path.cwd()))) as worker:
             worker.launch()  # torch takes longer to import than most projects to check
-            return self._run(worker)
-
-    def _run(self, worker: Worker | None) -> int:
-        arguments = self._arguments
-        run = self._check({})
-        if worker is not None and not self._verified(run, worker):
+            run = self._check({})
+            verified = self._verified(run, worker)
+        if not verified:
             self._report(run)
             return INTERRUPTED
+        return self._finish(run)
+
+    def _finish(self, run: Run) -> int:
+        """What is to be done with a run, and the exit status."""
+        arguments = self._arguments
         if arguments.write_baseline is not None:
             return self._write_baseline(run, arguments.write_baseline)
         if arguments.add_ignore is not None:

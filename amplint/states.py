@@ -147,6 +147,9 @@ def after_backward(state: Gradients, event: Event, scaler: Scaler | None, epoch:
         return Gradients("P", origin=origin, last=event, maybe=maybe, window=window)
     if state.kind in ("U", "P", "M", "L"):
         return Gradients("M", scaler, epoch, origin, event, state.unscaled, None, maybe or state.maybe, window)
+    if state.kind == "S" and state.maybe and not maybe and state.stale is not None:
+        # whether there was anything of the old scale is not known; of the new one there is
+        return Gradients("S", scaler, epoch, event, event)
     if state.kind == "S":
         return replace(state, last=event, window=window, maybe=state.maybe and maybe)
     leftover = state.kind == "N" and state.last is not None

@@ -16,7 +16,7 @@ from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, wor
 from amplint.library import FRAMEWORK_NAMES
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
-from amplint.program import Assign, Call, Name, Scope, path_of, walk
+from amplint.program import Assign, Attr, Call, Jump, Name, Region, Scope, Stmt, expressions_of, parts_of, path_of, walk
 from amplint.states import UNKNOWN
 from amplint.values import (
     FALSE,
@@ -236,6 +236,34 @@ def _telling_starts(states: list[Machine]) -> list[Machine]:
     return [*ordered[: MAX_STARTS - 1], ordered[-1]]
 
 
+def _able(starts: list[Machine], entry: _Entry, env: ModuleEnv) -> list[Machine]:
+    """The starts in which the object has what the method reads on every path. An attribute that only a helper of
+    `__init__` sets, under a flag, is not there without the flag, and the method is never called then. A scaler that is
+    missing is a fault of its own (AMP222)."""
+    assert entry.cls is not None
+    instance = starts[0].frames[-env.number]["#self"]
+    for name in dict.fromkeys(_read_at_once(entry.scope.body)):
+        holders = [state for state in starts if (instance, name) in state.heap]
+        if holders and "__init__" not in entry.cls.bound_attributes.get(name, ("__init__",)):
+            if not any(isinstance(state.heap[(instance, name)], Scaler) for state in holders):
+                starts = holders
+    return starts
+
+
+def _read_at_once(body: list[Stmt]) -> Iterator[str]:
+    """The attributes of `self` that a block reads on every path through it."""
+    for stmt in body:
+        for expr in expressions_of(stmt):
+            written = expr is stmt.target if isinstance(stmt, Assign) else False
+            for part in parts_of(expr):
+                if isinstance(part, Attr) and path_of(part.base) == "self" and not (written and part is expr):
+                    yield part.name
+        if isinstance(stmt, Region):
+            yield from _read_at_once(stmt.body)
+        elif any(isinstance(inner, Jump) for inner in walk([stmt])):
+            return
+
+
 def _forget_placeholders(executor: Executor, cls: Class, state: Machine, instance: Value) -> None:
     """An attribute that `__init__` sets to None, True or False and another method sets anew can be anything when a
     step runs, and a list that `__init__` leaves empty has been filled."""
@@ -310,7 +338,7 @@ def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope,
     finals: list[Machine] = []
     try:
         if entry.cls is not None:
-            starts = _starts(env, executor, entry.cls, inits)
+            starts = _able(_starts(env, executor, entry.cls, inits), entry, env)
             for state in starts:
                 executor.loops.free_attributes(state.frames[-env.number]["#self"], entry.home.counters, state)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import SCALES
+from amplint.needles import SCALES, UNSCALES
 from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
 
@@ -100,7 +100,7 @@ class BackwardAfterUnscale(Rule):
     code = "AMP210"
     name = "backward-after-unscale"
     severity = Severity.ERROR
-    needles = ((b"unscale_(", b".backward", b".scale("), SCALES)
+    needles = ((UNSCALES, b".backward", b".scale("), SCALES)
     confirmed_by = "grad"
     yields_to = ("AMP301", "AMP302", "AMP304")
 

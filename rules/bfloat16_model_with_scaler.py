@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import receiver_text
-from amplint.needles import TRAINS
+from amplint.needles import TRAINS, UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Optimizer
 
@@ -115,7 +115,7 @@ class Bfloat16ModelWithScaler(Rule):
     code = "AMP402"
     name = "bfloat16-model-with-scaler"
     severity = Severity.WARNING
-    needles = ((b"GradScaler", b".scale(", b"unscale_("), TRAINS)
+    needles = ((b"GradScaler", b".scale(", UNSCALES), TRAINS)
     fix = "unsafe"
     confirmed_by = "own"
 

@@ -18,7 +18,7 @@ from amplint.layout import (
 )
 from amplint.protocol import consumed_scaled
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import NONE, Const, Func, Value, computed_from_gradients
+from amplint.values import NONE, Const, Func, Optimizer, Value, computed_from_gradients
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -159,7 +159,7 @@ class ClipBeforeUnscale(Rule):
                 # a function that was not looked into may have asked any module
                 owners = frozenset(o for o in later.details["value"].taint.owners if not isinstance(o, Func))
                 # of a loss of unknown origin one optimizer trains it all
-                alone = not owners and sum(optimizer is not None for optimizer in later.before) == 1
+                alone = not owners and _trains_all(unit, later, event.details["owners"])
                 if alone or unit.overlap(event.details["owners"], owners):
                     asked = unit.asked_here(event)
                     steps = unit.call_steps(event) if asked is None else ((event.site, "the hook is registered here"),)
@@ -243,3 +243,10 @@ def _fix(unit: Unit, trace: Trace, backward: Event, clip: Event, consumer: Event
         changes.append(Change("delete", consumer.site))
         return FixPlan("safe", f"move {text} before the clip", tuple(changes))
     return FixPlan("safe", f"insert {text} before the clip", tuple(changes))
+
+
+def _trains_all(unit: Unit, backward: Event, owners: frozenset[Value]) -> bool:
+    """Whether there is one optimizer, and it may be the one of these modules."""
+    known = [optimizer for optimizer in backward.before if optimizer is not None]
+    theirs = known[0].owners if len(known) == 1 and isinstance(known[0], Optimizer) else None
+    return len(known) == 1 and (theirs is None or unit.overlap(owners, theirs))

@@ -15,6 +15,10 @@ from amplint.values import Const, Optimizer
 if TYPE_CHECKING:
     from amplint.analysis import Unit
 
+#: how such a constant can be written, or computed, and the optimizers that have one by default
+_SMALL = re.compile(
+    rb"\d\.?[eE]-(?:0?[789]|\d\d)|\.0000000|\bAdam|finfo|\*\* ?\(?-|[eE]-\d+\)* ?(?:\*|/)|/ ?\(*\d[\d.]*[eE]\+?\d"
+)
 #: below half of the smallest float16 number, 2**-24, a constant is rounded to zero
 SMALLEST = 2.0**-25
 _BOUNDS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip"})
@@ -115,7 +119,7 @@ class HalfEpsilon(Rule):
     severity = Severity.WARNING
     needles = (
         (b"autocast", *CASTS_TO_HALF),
-        (re.compile(rb"\d\.?[eE]-(?:0?[89]|\d\d)|\.0000000|\bAdam|finfo|\*\* ?-"),),
+        (_SMALL,),
     )
     confirmed_by = "state"
     yields_to = ("AMP401",)

@@ -20,6 +20,11 @@ from amplint.rule import Change, Fault, FixPlan, Rule, Site
 if TYPE_CHECKING:
     from amplint.analysis import Unit
 
+#: how a number beyond it can be written, or computed
+_LARGE = re.compile(
+    rb"(?<!\w)\d[\d_.]*[eE]\+?(?:[4-9]|\d\d)|(?<![\w.])\d{5}|\d_\d{3}|0x[\da-fA-F]{4}|[fi]info"
+    rb"|\d\)* ?(?:\*\*|<<|\*) ?\(*-?\d|/ ?\(*-?\d[\d.]*[eE]-"
+)
 #: the largest number of float16
 LARGEST = 65504
 _FILLS = frozenset(["masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "index_fill", "index_fill_"])
@@ -123,7 +128,7 @@ class HalfOverflowConstant(Rule):
     needles = (
         (b"autocast", *CASTS_TO_HALF),
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
-        (re.compile(rb"(?<!\w)\d[\d_.]*[eE]\+?(?:[4-9]|\d\d)|(?<![\w.])\d{5}|\d_\d{3}|\d ?(?:\*\*|<<)|[fi]info"),),
+        (_LARGE,),
     )
     fix = "unsafe"
     confirmed_by = "raise"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import argument_text, is_plain_path, receiver_text, same_block
+from amplint.needles import UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Optimizer
 
@@ -102,7 +103,7 @@ class PartialUnscale(Rule):
     code = "AMP212"
     name = "partial-unscale"
     severity = Severity.ERROR
-    needles = ((b"unscale_(",), (b"clip", b".grad"))
+    needles = ((UNSCALES,), (b"clip", b".grad"))
     fix = "safe"
     confirmed_by = "grad"
 

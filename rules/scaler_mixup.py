@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import UNSCALES
 from amplint.protocol import between, previous
 from amplint.rule import Fault, Rule
 from amplint.values import AttrOf, Instance, Optimizer, Scaler, Sym, Value
@@ -109,7 +110,7 @@ class ScalerMixup(Rule):
     code = "AMP216"
     name = "scaler-mixup"
     severity = Severity.ERROR
-    needles = ((b"Scaler", b"scaler"), (b".step(", b".scale(", b"unscale_("))
+    needles = ((b"Scaler", b"scaler"), (b".step(", b".scale(", UNSCALES))
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

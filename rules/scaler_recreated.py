@@ -95,7 +95,7 @@ class ScalerRecreated(Rule):
     name = "scaler-recreated"
     severity = Severity.WARNING
     needles = ((b"Scaler", b"scaler"),)
-    near = (((b"Scaler(",),), ((b"epoch",), (b"optim",)))
+    near = (((b"epoch",), (b"optim",)),)
     fix = "unsafe"
     confirmed_by = "own"
 
@@ -145,8 +145,9 @@ def _takes_one_step(trace: Trace, first: Event, second: Event) -> bool:
         return False
     if entry.name.startswith("test") or len(entry.params) <= entry.is_method:
         return False
-    steps = [event for event in _uses(trace, second.scaler) if event.kind == "step"]
-    return bool(steps) and all(event.loops == second.loops for event in steps)
+    uses = _uses(trace, second.scaler)
+    # one that goes through many batches before its step may be given all of them, and be called once
+    return any(event.kind == "step" for event in uses) and all(event.loops == second.loops for event in uses)
 
 
 def _lasting_use(trace: Trace, first: Event, second: Event) -> Event | None:

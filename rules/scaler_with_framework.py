@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: how the frameworks are named
 _FRAMEWORKS = (b"ccelerat", b"ightning", b"Fabric", b"transformers")
 #: a scaler, or torch's own functions that clip
-_BESIDE = (b"Scaler", b"nn.utils", b"nn import utils")
+_BESIDE = (b"Scaler", b"nn.utils", b"nn import")
 
 
 class ScalerWithFramework(Rule):
@@ -107,7 +107,7 @@ class ScalerWithFramework(Rule):
     code = "AMP225"
     name = "scaler-with-framework"
     severity = Severity.ERROR
-    needles = (_FRAMEWORKS, _BESIDE)
+    needles = (_FRAMEWORKS, _BESIDE, (b"Scaler", b"clip_grad"))
     near = ((_FRAMEWORKS, (b"clip_grad",)), ((b"Trainer",), _BESIDE))
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import SCALES
+from amplint.needles import SCALES, UNSCALES
 from amplint.protocol import between, counts_batches, inside_window, passed_updates, previous, same_round
 from amplint.rule import Fault, Rule
 
@@ -101,7 +101,7 @@ class SkippedUpdate(Rule):
     code = "AMP209"
     name = "skipped-update"
     severity = Severity.ERROR
-    needles = ((b"unscale_(", b".step(", b".scale("), SCALES)
+    needles = ((UNSCALES, b".step(", b".scale("), SCALES)
     confirmed_by = "raise"
     yields_to = ("AMP302",)
 

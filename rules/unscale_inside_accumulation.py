@@ -9,7 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import block_of, same_block
-from amplint.needles import SCALES
+from amplint.needles import SCALES, UNSCALES
 from amplint.protocol import counts_batches, following, inside_window, passed_updates, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
@@ -101,7 +101,7 @@ class UnscaleInsideAccumulation(Rule):
     code = "AMP302"
     name = "unscale-inside-accumulation"
     severity = Severity.ERROR
-    needles = ((b"unscale_(", b".scale("), SCALES)
+    needles = ((UNSCALES, b".scale("), SCALES)
     fix = "unsafe"
     confirmed_by = "raise"
 

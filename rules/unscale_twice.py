@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.guards import asks_for_stage
 from amplint.layout import same_function
-from amplint.needles import SCALES
+from amplint.needles import SCALES, UNSCALES
 from amplint.protocol import between, previous, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -100,7 +100,7 @@ class UnscaleTwice(Rule):
     code = "AMP207"
     name = "unscale-twice"
     severity = Severity.ERROR
-    needles = ((b"unscale_(", b".scale("), SCALES)
+    needles = ((UNSCALES, b".scale("), SCALES)
     fix = "safe"
     confirmed_by = "raise"
     yields_to = ("AMP205", "AMP209", "AMP216", "AMP301", "AMP302", "AMP304")

@@ -103,7 +103,7 @@ class UpdateInsideAccumulation(Rule):
     name = "update-inside-accumulation"
     severity = Severity.ERROR
     needles = (SCALES,)
-    near = ((SCALES,), ((b".backward(",),))
+    near = (((b".backward(",),),)
     fix = "safe"
     confirmed_by = "raise"
     yields_to = ("AMP214",)

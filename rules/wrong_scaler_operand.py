@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.needles import SCALES
+from amplint.needles import SCALES, UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Params, Scheduler, Value
 
@@ -97,7 +97,7 @@ class WrongScalerOperand(Rule):
     code = "AMP213"
     name = "wrong-scaler-operand"
     severity = Severity.ERROR
-    needles = ((b".step(", b".scale(", b"unscale_("), SCALES)
+    needles = ((b".step(", b".scale(", UNSCALES), SCALES)
     fix = "safe"
     confirmed_by = "raise"
 

@@ -150,6 +150,16 @@ def test_every_form_of_import_makes_a_caller(tree: Path, statement: str, use: st
     assert b"def limit(" in b"".join(neighbours.reached(user))
 
 
+def test_a_helper_that_is_not_saved_counts_as_it_is_in_the_editor(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    kit, user = tmp_path / "kit.py", tmp_path / "train.py"
+    kit.write_text("")
+    user.write_text("from kit import half_way\n\n\ndef f(net):\n    half_way(net)\n")
+    contents = {kit: b"def half_way(net):\n    net.scaler.update()\n"}
+    neighbours = Neighbours(Project(tmp_path), lambda: [kit, user], contents)
+    assert b"scaler" in b"".join(neighbours.reached(user))
+
+
 def test_what_lies_around_a_package_without_a_mark_is_not_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -259,6 +259,20 @@ def test_a_launched_worker_is_the_one_that_answers() -> None:
         assert (worker.pid, worker.starts, worker.device) == (launched, 1, "cpu")
 
 
+def test_a_worker_that_runs_is_not_launched_again_and_can_be_started_anew() -> None:
+    with Worker(device="cpu") as worker:
+        worker.launch()
+        first = worker.pid
+        worker.launch()
+        assert worker.pid == first
+        worker.start()
+        assert worker.pid == first
+        worker.start()
+        assert worker.pid != first
+        assert first is not None
+        assert nobody_left([first])
+
+
 def children_of(pid: int) -> list[int]:
     """All processes below a process."""
     parents: dict[int, list[int]] = {}

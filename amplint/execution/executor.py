@@ -501,7 +501,7 @@ class Executor:
         self.observe((kind, id(site.node), caller, met, torch_knows, regions, pending), state)
         if (
             kind in _PENDING_EVENTS
-            or (kind == "unfreeze" and any(pending == "freeze" for pending, *_ in state.signature))
+            or (kind == "unfreeze" and any(waiting == "freeze" for waiting, *_ in state.signature))
             or (kind == "load_state" and "scaler" in fields)
             or (kind in _PENDING_WHILE_SCALED and any(g.kind in ("S", "M") for g in known.values()))
         ):

@@ -67,8 +67,9 @@ class Worker:
     def launch(self) -> None:
         """Start the child and do not wait: torch is imported while the caller does something else. What goes wrong is
         said when the first question is asked. No thread is started, so that the caller can still fork."""
-        with suppress(Unavailable):
-            self._spawn(*self._walls())
+        if self._process is None:
+            with suppress(Unavailable):
+                self._spawn(*self._walls())
 
     def start(self) -> None:
         """Start the child and wait until torch is imported. Raises Unavailable, the second time at once."""
@@ -82,6 +83,8 @@ class Worker:
 
     def _start(self) -> None:
         prefix, level = self._walls()
+        if self._greeted:
+            self._kill()
         if self._process is None:
             self._spawn(prefix, level)
         hello = self._greeting()
@@ -161,7 +164,7 @@ class Worker:
         """The judgement on one replay. A worker that hangs or dies is replaced for the next one."""
         if self._greeted and not self._lines.empty():  # it has ended, or speaks without being asked
             self._kill()
-        if self._process is None or not self._greeted:
+        if not self._greeted:
             self.start()
         assert self._process is not None
         text = json.dumps({"seconds": self.seconds, **request}) + "\n"
@@ -184,8 +187,12 @@ class Worker:
             process.kill()
         process.wait()
         assert process.stdin is not None
+        assert process.stdout is not None
         with suppress(OSError):
             process.stdin.close()
+        if not self._greeted:  # else a thread reads it to its end
+            process.stdout.close()
+        self._greeted = False
 
     def stop(self) -> None:
         """End the child and remove its folder."""
