@@ -15,6 +15,7 @@ from typing import Any
 
 from amplint.verify.callgraph import CallGraph, Unit, dotted
 from amplint.verify.replay import GRADIENT_EVENT, Driver, Replay
+from amplint.verify.texts import statement_end
 
 #: rules with nothing to execute, and why
 STATIC: dict[str, str] = {
@@ -136,8 +137,9 @@ def build(
     sources: dict[str, str],
     steps: Iterable[tuple[str, int]] = (),
     assumptions: Iterable[str] = (),
+    helped: Iterable[tuple[str, int]] = (),
 ) -> Replay:
-    """The replay of one finding.
+    """The replay of one finding; `helped` are the places in helpers that do the harm which a flagged call asks for.
 
     Raises NoReplay where the file does not parse or nothing in it can be driven.
     """
@@ -161,18 +163,19 @@ def build(
         parts = Path(name).with_suffix("").parts
         for i in range(len(parts)):
             modules[".".join(parts[i:])] = name
-    lines = sources[path].splitlines()
+    flagged = [(path, first, last)]
+    flagged += [(p, line, statement_end(sources[p], line)) for p, line in helped if p in files]
     return Replay(
         rule=rule,
         files=files,
         modules=modules,
-        flagged=[(path, first, last)],
+        flagged=flagged,
         wanted=wanted,
         flags=parse_assumptions(assumptions),
         drivers=drivers,
         guards=_guards(trees[path], first),
-        texts=lines[first - 1 : last],
-        watched=[(path, first, last)],
+        texts=[text for p, begin, end in flagged for text in sources[p].splitlines()[begin - 1 : end]],
+        watched=list(flagged),
     )
 
 

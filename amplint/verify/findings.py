@@ -26,6 +26,10 @@ INTERRUPTED = "interrupted before it was verified"
 SPOILERS = re.compile(r"AMP(102|107|108|20\d|21[0-8]|30[1-4]|401)")
 
 
+#: what the step says that does the harm where the finding is at the call of a helper
+IN_A_HELPER = frozenset({"read here", "the hook is registered here"})
+
+
 @dataclass
 class _Request:
     """A finding on its way to the worker, with the program that it stands in."""
@@ -189,7 +193,8 @@ def _request(run: Run, finding: Finding, texts: dict[str, str | None]) -> _Reque
     last = _line(run, finding.place.path, finding.place.end_line, finding.place.cell)
     last = min(last, header_end(text, first))
     sources = sources_around(path, text, [p for p, _ in steps])
-    replay = build(finding.rule, path, first, last, sources, steps, finding.assumptions)
+    helped = [place for place, step in zip(steps, finding.steps, strict=True) if step.message in IN_A_HELPER]
+    replay = build(finding.rule, path, first, last, sources, steps, finding.assumptions, helped)
     request = _Request(finding, replay, sources, steps)
     if finding.fix is not None:
         request.repair = _edits(run, finding)

@@ -225,6 +225,10 @@ class Case:
     def reached(self, outcome: Outcome) -> bool:
         return _reaches(outcome, self.replay.flagged)
 
+    def reached_all(self, outcome: Outcome) -> bool:
+        """Whether the flagged line was reached, and what does the harm in a helper that it calls."""
+        return all(_reaches(outcome, [place]) for place in self.replay.flagged)
+
     def observed(self, outcome: Outcome) -> list[float]:
         """The numbers that the flagged lines produced."""
         return [value for path, line, value in outcome.world.observed if self.is_flagged(path, line)]
@@ -554,7 +558,7 @@ def repaired(case: Case, fixed: Replay) -> bool | None:
 def refutation(case: Case, asked: Complete) -> Judgement:
     """`refuted`, unless something kept the runs from being complete."""
     nominal = case.run(PLAIN[0])
-    if asked.reached and not any(case.reached(seen) for seen in case.runs.values() if seen.run.scaled):
+    if asked.reached and not any(case.reached_all(seen) for seen in case.runs.values() if seen.run.scaled):
         if nominal.broke:
             return Judgement("inconclusive", reason=f"line not reached: {nominal.broke}")
         if nominal.error is not None:
