@@ -32,13 +32,7 @@ def same_function(first: Site, second: Site) -> bool:
 
 def block_of(site: Site) -> tuple[cst.IndentedBlock | cst.Module, int] | None:
     """The block that holds a site's statement, and the statement's position in it."""
-    statement = site.module.statement(site.node)
-    block = site.module.parent(statement)
-    if isinstance(block, (cst.IndentedBlock, cst.Module)):
-        for position, candidate in enumerate(block.body):
-            if candidate is statement:
-                return block, position
-    return None
+    return site.module.block(site.node)
 
 
 def same_block(first: Site, second: Site) -> bool:

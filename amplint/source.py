@@ -191,6 +191,18 @@ class SourceModule:
         (or one-line body) the node is in. The module itself where there is none."""
         return self._enclosing(node, _STATEMENTS)
 
+    def block(self, node: cst.CSTNode) -> tuple[cst.IndentedBlock | cst.Module, int] | None:
+        """The block that holds the statement of `node`, and the statement's position in it; None in a one-line body."""
+        if node not in self._blocks:
+            statement = self.statement(node)
+            block = self.parent(statement)
+            found = None
+            if isinstance(block, (cst.IndentedBlock, cst.Module)):
+                at = next((i for i, candidate in enumerate(block.body) if candidate is statement), None)
+                found = None if at is None else (block, at)
+            self._blocks[node] = found
+        return self._blocks[node]
+
     def comments(self) -> Iterator[tuple[int, int, str]]:
         """(line, column, text) of the comments of `text`, found without parsing it; lines are those of `text`."""
         for match in _TOKENS.finditer(self.text):
@@ -219,6 +231,10 @@ class SourceModule:
         while at is not None and not isinstance(at, kinds):
             at = self._parents.get(at)
         return self.tree if at is None else at
+
+    @cached_property
+    def _blocks(self) -> dict[cst.CSTNode, tuple[cst.IndentedBlock | cst.Module, int] | None]:
+        return {}
 
     @cached_property
     def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
