@@ -133,15 +133,18 @@ def test_the_limit_on_addresses_is_for_the_cpu_alone() -> None:
 def test_a_driver_that_fails_behind_walls_is_tried_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
-    def greeted(self: Worker, prefix: list[str], level: str) -> dict[str, object]:
+    def spawn(self: Worker, prefix: list[str], level: str) -> None:
         tried.append(level)
-        if level == "namespaces":
+
+    def greeting(self: Worker) -> dict[str, object]:
+        if tried[-1] == "namespaces":
             return {"hello": False, "lost_device": True, "reason": "the device does not work"}
         return {"hello": True, "torch": "2.13.0", "device": "cuda:0", "kept": ["limits"]}
 
     monkeypatch.setattr("amplint.verify.sandbox.prefix", lambda no_sandbox: (["unshare"], "namespaces"))
     monkeypatch.setattr("amplint.verify.sandbox.limits", lambda: None)
-    monkeypatch.setattr(Worker, "_greeted", greeted)
+    monkeypatch.setattr(Worker, "_spawn", spawn)
+    monkeypatch.setattr(Worker, "_greeting", greeting)
     worker = Worker(device="cuda")
     worker.start()
     assert tried == ["namespaces", "limits"]
