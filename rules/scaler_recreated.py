@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event
     from amplint.traces import Trace
+
+
+#: a scaler that a factory makes
+_MADE = re.compile(rb"scaler\w* *=[^=\n]*\(")
 
 
 class ScalerRecreated(Rule):
@@ -94,8 +99,8 @@ class ScalerRecreated(Rule):
     code = "AMP215"
     name = "scaler-recreated"
     severity = Severity.WARNING
-    needles = ((b"Scaler", b"scaler"),)
-    near = (((b"epoch",), (b"optim",)),)
+    needles = ((b"Scaler", _MADE),)
+    near = (((b"scaler",),), ((b"epoch",), (b"optim",)))
     fix = "unsafe"
     confirmed_by = "own"
 
