@@ -241,6 +241,8 @@ def _able(starts: list[Machine], entry: _Entry, env: ModuleEnv) -> list[Machine]
     `__init__` sets, under a flag, is not there without the flag, and the method is never called then. A scaler that is
     missing is a fault of its own (AMP222)."""
     assert entry.cls is not None
+    if not starts:  # an `__init__` that always raises
+        return starts
     instance = starts[0].frames[-env.number]["#self"]
     for name in dict.fromkeys(_read_at_once(entry.scope.body)):
         holders = [state for state in starts if (instance, name) in state.heap]

@@ -425,3 +425,36 @@ def test_a_method_inherited_from_another_module_is_executed_whatever_it_is_calle
     kinds = [event.kind for trace in traces for event in trace.events]
     assert "step" in kinds
     assert "update" in kinds
+
+
+def test_a_class_whose_init_always_raises_has_no_methods_to_start(lab: Laboratory) -> None:
+    unit = lab.unit(
+        "import torch\nclass Base:\n"
+        "    def __init__(self, net):\n"
+        "        self.scaler = torch.amp.GradScaler()\n"
+        "        raise NotImplementedError\n\n"
+        "    def step(self, loss):\n"
+        "        self.scaler.scale(loss).backward()\n"
+        "        self.scaler.step(self.optimizer)\n"
+    )
+    assert [e.kind for _, _, e in unit.events("step")] == []
+
+
+def test_a_method_starts_where_what_it_reads_first_was_set(lab: Laboratory) -> None:
+    unit = lab.unit(
+        "import torch\nfrom torch import nn\nclass Model:\n"
+        "    def __init__(self, options):\n"
+        "        self.net = nn.Linear(2, 2)\n"
+        "        if options.train:\n"
+        "            self.prepare(options)\n\n"
+        "    def prepare(self, options):\n"
+        "        self.limit = options.limit\n"
+        "        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.1)\n"
+        "        self.scaler = torch.amp.GradScaler()\n\n"
+        "    def step(self, x):\n"
+        "        loss = self.net(x).clamp(self.limit).mean()\n"
+        "        self.scaler.scale(loss).backward()\n"
+        "        self.scaler.step(self.optimizer)\n"
+        "        self.scaler.update()\n"
+    )
+    assert {e.scaler.constructed for _, _, e in unit.events("step")} == {True}
