@@ -105,7 +105,7 @@ class UnscaledBackward(Rule):
     needles = ((b".backward", b".scale("), SCALES)
     fix = "unsafe"
     confirmed_by = "grad"
-    yields_to = ("AMP217",)
+    yields_to = ("AMP216", "AMP217")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
