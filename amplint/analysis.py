@@ -18,7 +18,7 @@ from amplint.regions import sure_dtype_of
 from amplint.rule import Fault, Rule, Site
 from amplint.torch_facts import in_range
 from amplint.traces import Trace, explore
-from amplint.values import AttrOf, Const, Instance, ItemOf, Optimizer, OpV, Result, Scaler, Sym, Value
+from amplint.values import AttrOf, Const, Instance, ItemOf, Optimizer, Result, Scaler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv, Project
@@ -77,34 +77,11 @@ class Unit:
 
     def can_hold(self, condition: Value, assume: dict[Any, bool], trace: Trace) -> bool:
         """Whether a condition is true, or free, under what the path has decided."""
-        return self._outcome(condition, {**trace.assume, **assume}) is not False
+        return guards.outcome(condition, {**trace.assume, **assume}) is not False
 
     def certain(self, condition: Value, assume: dict[Any, bool]) -> bool:
         """Whether a condition is known to be true."""
-        return self._outcome(condition, assume) is True
-
-    def _outcome(self, value: Value, assume: dict[Any, bool]) -> bool | None:
-        if isinstance(value, OpV):
-            if value.op == "not":
-                inner = self._outcome(value.args[0], assume)
-                return None if inner is None else not inner
-            if value.op in ("and", "or"):
-                outcomes = [self._outcome(a, assume) for a in value.args]
-                decisive = value.op == "or"
-                if decisive in outcomes:
-                    return decisive
-                return assume.get(("true", value)) if None in outcomes else not decisive
-            if value.op == "ite":
-                test = self._outcome(value.args[0], assume)
-                if test is None:
-                    both = {self._outcome(value.args[1], assume), self._outcome(value.args[2], assume)}
-                    return both.pop() if len(both) == 1 else None
-                return self._outcome(value.args[1 if test else 2], assume)
-        lit = guards.literal(value)
-        if isinstance(lit, bool):
-            return lit
-        known = guards.known(lit[0], assume)
-        return None if known is None else known is lit[1]
+        return guards.outcome(condition, assume) is True
 
     def only_bfloat16(self, trace: Trace) -> bool:
         """Whether every autocast region of a trace is bfloat16 for certain, and there is one."""

@@ -228,7 +228,12 @@ def known(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
 
 
 def outcome(value: Value, assume: dict[Atom, bool]) -> bool | None:
-    """The outcome of a condition whose parts are decided, None where it is free."""
+    """The outcome of a condition, by its parts or as it was decided as a whole; None where it is free."""
+    found = _by_parts(value, assume)
+    return assume.get(("true", value)) if found is None else found
+
+
+def _by_parts(value: Value, assume: dict[Atom, bool]) -> bool | None:
     if isinstance(value, OpV) and value.op == "not":
         inner = outcome(value.args[0], assume)
         return None if inner is None else not inner
@@ -236,6 +241,12 @@ def outcome(value: Value, assume: dict[Atom, bool]) -> bool | None:
         parts = [outcome(part, assume) for part in value.args]
         decisive = value.op == "or"
         return decisive if decisive in parts else None if None in parts else not decisive
+    if isinstance(value, OpV) and value.op == "ite":
+        test = outcome(value.args[0], assume)
+        if test is None:
+            both = {outcome(choice, assume) for choice in value.args[1:]}
+            return both.pop() if len(both) == 1 else None
+        return outcome(value.args[1 if test else 2], assume)
     lit = literal(value)
     if isinstance(lit, bool):
         return lit
@@ -252,7 +263,7 @@ def contradictory(assume: dict[Atom, bool], latest: Atom) -> bool:
         if atom[0] == "true" and isinstance(whole, OpV) and whole.op in ("and", "or"):
             asked = _asked(whole)
             if any(part in asked for part in about):
-                found = outcome(whole, assume)
+                found = _by_parts(whole, assume)
                 if found is not None and found is not decided:
                     return True
     return False

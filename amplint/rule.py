@@ -27,6 +27,10 @@ Needle = bytes | re.Pattern[bytes]
 Needles = tuple[tuple[Needle, ...], ...]
 Confirmation = Literal["raise", "grad", "state", "own", "–"]
 
+#: what a step says of the place in a helper that does the harm, where the fault is at the call that asks for it
+READ_IN_HELPER = "read here"
+HOOKED_IN_HELPER = "the hook is registered here"
+
 DOCS_URL = "https://amplint.readthedocs.io/rules/"
 
 

@@ -17,7 +17,7 @@ from amplint.layout import (
     stands_before,
 )
 from amplint.protocol import consumed_scaled
-from amplint.rule import Change, Fault, FixPlan, Rule
+from amplint.rule import HOOKED_IN_HELPER, Change, Fault, FixPlan, Rule
 from amplint.values import NONE, Const, Func, Optimizer, Value, computed_from_gradients
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class ClipBeforeUnscale(Rule):
                 alone = not owners and _trains_all(unit, later, event.details["owners"])
                 if alone or unit.overlap(event.details["owners"], owners):
                     asked = unit.asked_here(event)
-                    steps = unit.call_steps(event) if asked is None else ((event.site, "the hook is registered here"),)
+                    steps = unit.call_steps(event) if asked is None else ((event.site, HOOKED_IN_HELPER),)
                     yield Fault(
                         asked or event.site,
                         "the hook clips gradients while they carry the loss scale",

@@ -21,7 +21,7 @@ from amplint.layout import (
 )
 from amplint.needles import SCALES
 from amplint.protocol import consumed_scaled
-from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.rule import READ_IN_HELPER, Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, Const, Grad, Value, computed_from_gradients
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ScaledGradientRead(Rule):
                 # what is read serves the clip that follows, and that is what has to change
                 continue
             asked = _asked(unit, event)
-            steps = [*unit.call_steps(event)] if asked is None else [(event.site, "read here")]
+            steps = [*unit.call_steps(event)] if asked is None else [(event.site, READ_IN_HELPER)]
             yield Fault(
                 asked or event.site,
                 f"gradients are {harm} while they still carry the loss scale",

@@ -13,6 +13,7 @@ import pytest
 from verify_programs import FAULTY, RIGHT, SCALED, STEP, UPDATE, line_of, loop
 
 from amplint.finding import Confidence, Edit, Finding, Fix, Place, Severity, Step
+from amplint.rule import READ_IN_HELPER
 from amplint.source import SourceModule
 from amplint.verify import verify_rules, verify_run
 from amplint.verify.building import build, parse_assumptions, sources_around
@@ -175,3 +176,48 @@ def test_files_that_import_the_flagged_one_take_part(tmp_path: Path) -> None:
 
 def test_edits_are_applied_from_the_end() -> None:
     assert apply_edits("ab\ncd\n", [(1, 1, 1, 2, "X"), (2, 2, 2, 3, ""), (2, 1, 2, 1, "__")]) == "Xb\n__c\n"
+
+
+KIT = """\
+import torch
+
+
+def log_gradients(net, log=None):
+    if log is None:
+        return
+    for p in net.parameters():
+        mean = p.grad.abs().mean()
+        log.append(mean.item())
+"""
+ASKS = """\
+import torch
+from kit import log_gradients
+
+
+def train(net, loader, log=None):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = torch.nn.functional.mse_loss(net(x), y)
+        scaler.scale(loss).backward()
+        log_gradients(net, LOG)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(("log", "status"), [("[]", "confirmed"), ("None", "inconclusive")])
+def test_what_a_helper_reads_at_the_flagged_call(tmp_path: Path, log: str, status: str) -> None:
+    (tmp_path / "kit.py").write_text(KIT)
+    text = ASKS.replace("LOG", log)
+    (tmp_path / "train.py").write_text(text)
+    at = text.splitlines().index(f"        log_gradients(net, {log})") + 1
+    run = OneRun(Files(tmp_path))
+    read = Step(Place("kit.py", 8, 16, 8, 35), READ_IN_HELPER)
+    run.findings.append(finding("AMP202", "train.py", at, steps=(read,)))
+    verify_run(run, settings(device="cpu"))  # type: ignore[arg-type]
+    verdict = run.findings[0].verdict
+    assert verdict is not None
+    assert verdict.status == status, verdict

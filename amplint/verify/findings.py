@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amplint.finding import Confidence, Finding, Verdict
+from amplint.rule import HOOKED_IN_HELPER, READ_IN_HELPER
 from amplint.verify.building import STATIC, STATIC_SHAPES, NoReplay, build, sources_around
 from amplint.verify.evidence import file_name, kept_replay
 from amplint.verify.host import Unavailable, Worker
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted before it was verified"
 #: rules whose faults change gradients, or end a training step with an exception
 SPOILERS = re.compile(r"AMP(102|107|108|20\d|21[0-8]|30[1-4]|401)")
-
-
-#: what the step says that does the harm where the finding is at the call of a helper
-IN_A_HELPER = frozenset({"read here", "the hook is registered here"})
 
 
 @dataclass
@@ -193,7 +190,11 @@ def _request(run: Run, finding: Finding, texts: dict[str, str | None]) -> _Reque
     last = _line(run, finding.place.path, finding.place.end_line, finding.place.cell)
     last = min(last, header_end(text, first))
     sources = sources_around(path, text, [p for p, _ in steps])
-    helped = [place for place, step in zip(steps, finding.steps, strict=True) if step.message in IN_A_HELPER]
+    helped = [
+        place
+        for place, step in zip(steps, finding.steps, strict=True)
+        if step.message in (READ_IN_HELPER, HOOKED_IN_HELPER)
+    ]
     replay = build(finding.rule, path, first, last, sources, steps, finding.assumptions, helped)
     request = _Request(finding, replay, sources, steps)
     if finding.fix is not None:
