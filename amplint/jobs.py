@@ -214,8 +214,8 @@ def _analysed(job: Job) -> Result:
             data = job.file.path.read_bytes()
         if job.observed:
             result.data = hashlib.sha256(data).hexdigest()
-        module = SourceModule.from_bytes(data, job.file.display)
-        module.tree  # noqa: B018 - parse before anything else is done
+        source = SourceModule.from_bytes(data, job.file.display)
+        module = project_of(job.file.path, job.settings, job.observed).parsed(source, job.file.path)
     except OSError as error:
         module = None
         failure = SourceError(f"cannot be read: {error.strerror or error}")

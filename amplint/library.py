@@ -114,6 +114,11 @@ _BUILTINS = frozenset(
     "setattr slice sorted str sum super tuple type vars zip exit quit property staticmethod classmethod".split()
 )
 
+#: builtins that look at what they are given, and neither call it nor give it back
+ONLY_LOOK = frozenset(
+    "bool callable dir float format hasattr hash id int isinstance issubclass len print range repr str type".split()
+)
+
 _SCHEDULER = re.compile(r"(lr_scheduler\.[A-Z]\w+$)|(get_\w*schedule\w*$)|(Scheduler$)|(\.optim\.lr_scheduler\.)")
 _OPTIMIZER_CLASS = re.compile(
     r"^(Adam\w*|SGD\w*|RMSprop\w*|Adagrad|Adadelta|Adamax|ASGD|LBFGS|Rprop|SparseAdam|NAdam|RAdam|Lion\w*|LAMB|Lamb|Lars|LARS|"

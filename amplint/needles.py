@@ -11,6 +11,14 @@ TRAINS: Final = (b"backward(", b"autograd", b"scaler", b"optimizer", b"optimize(
 #: how a tensor or a model is cast to fp16 by hand
 CASTS_TO_HALF: Final = (b".half", b"HalfTensor", b"float16")
 
+#: autocast where a region may be enabled: neither an import, nor a definition of that name, nor a call that is given
+#: False; it begins with the word, which is what the search for it is fast with
+ENABLES: Final = re.compile(
+    rb"autocast(?:(?!\w*[ \t]*\(\s*(?:enabled\s*=\s*)?False\b)(?<!import autocast)(?<!def autocast)"
+    rb"(?!(?<=, autocast)[ \t]*$)|[ \t]+as\b)",
+    re.MULTILINE,
+)
+
 #: the scaler's method, whether it is called or handed on
 UNSCALES: Final = re.compile(rb"\bunscale_\b")
 

@@ -107,7 +107,7 @@ class Surroundings:
 
     def callers_of(self, plans: Sequence[Plan], paths: Sequence[Path]) -> list[SourceFile]:
         """The files outside of the run that call into one of its files: what is wrong there may show only from them."""
-        given = [Path(os.path.abspath(self.base / path)) for path in paths]
+        given = [Path(os.path.realpath(self.base / path)) for path in paths]
         known = {plan.file.path for plan in plans}
         found: dict[Path, SourceFile] = {}
         for plan in plans:
@@ -147,14 +147,14 @@ def plan_file(
     screen, near = plan.governing.screen, plan.governing.near
     hits = screen.rules_for(data, is_notebook)
     half = [rule for rule in near.rules_for(data, is_notebook) if rule not in hits]
+    code = data
     if (hits or half) and not is_notebook:
         code = code_of(data)
         hits = screen.rules_for(code)
         half = [rule for rule in near.rules_for(code) if rule not in hits]
     if half:
-        neighbours = around.of(file.path, settings)
-        reach = b"\n".join((data, *neighbours.reached(file.path)))
-        hits = (*hits, *Screen(half).rules_for(code_of(reach), is_notebook))
+        reach = b"\n".join((code, *around.of(file.path, settings).reached(file.path)))
+        hits = (*hits, *Screen(half).rules_for(reach, is_notebook))
     plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
     if hits:
         plan.job = Job(file, tuple(rule.code for rule in hits), target, settings, contents, observed)

@@ -44,7 +44,7 @@ MAX_MODULES = 40
 MAX_BYTES = 600_000
 #: parsed modules that are kept from one analysis to the next, about a megabyte each: beyond the first number, the
 #: second
-MAX_KEPT, KEPT = 100, 60
+MAX_KEPT, KEPT = 150, 110
 
 
 class ModuleEnv:
@@ -358,6 +358,8 @@ class Project:
         self._outlines: dict[Path, Outline] = {}
         self._found: dict[tuple[str, str, int], tuple[Path, ...]] = {}
         self._listings: dict[str, frozenset[str]] = {}
+        #: the folders in which the first word of an absolute import is found, by folder and word
+        self._holders: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @classmethod
     def for_file(cls, path: Path, settings: object = None) -> Project:
@@ -384,6 +386,20 @@ class Project:
         env = ModuleEnv(source, key, self, next(self._numbers))
         self._modules[key] = env
         return env
+
+    def parsed(self, source: SourceModule, file: Path) -> SourceModule:
+        """A module that is to be checked, parsed; the one that was read when another file imported it, if that is the
+        same. Raises SourceError."""
+        key = Path(os.path.realpath(file))
+        known = self._modules.get(key)
+        read = (known.source, known.program) if known is not None and known.is_lowered else self._read.get(key)
+        if read is None or (read[0].path, read[0].text) != (source.path, source.text):
+            source.tree  # noqa: B018 - parse before anything else is done
+            return source
+        # what an import found out about the module's variables does not hold for the file that is run
+        env = self._modules[key] = ModuleEnv(read[0], key, self, next(self._numbers))
+        env.program = read[1]
+        return read[0]
 
     def trim(self) -> None:
         """Forget the modules once there are many, since trees are large; what was read last is not parsed again. To be
@@ -476,30 +492,40 @@ class Project:
         parts = [p for p in dotted.split(".") if p]
         if not level and (not parts or parts[0] in EXTERNAL_ROOTS):
             return
-        for base in self._bases(folder, level):
-            target = os.path.join(base, *parts)
-            if not _lies_in(target, str(self.root)):
-                continue
-            if parts and not {parts[0], f"{parts[0]}.py"} & self._listing(base):
-                continue
-            for file in ((f"{target}.py",) if parts else ()) + (os.path.join(target, "__init__.py"),):
-                if os.path.isfile(file):
+        for base in self._bases(folder, level, parts[0] if parts else "__init__"):
+            target = os.sep.join((base, *parts))
+            if level and not _lies_in(target, str(self.root)):
+                return
+            for file in ((f"{target}.py",) if parts else ()) + (f"{target}{os.sep}__init__.py",):
+                if self._is_file(file):
                     yield Path(file)
                     return
 
-    def _bases(self, folder: str, level: int) -> Iterator[str]:
-        """The folders that the first word of an import can be found in."""
+    def _bases(self, folder: str, level: int, first: str) -> tuple[str, ...]:
+        """The folders of the project in which the first word of an import is found."""
         if level:
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
-            yield folder
-            return
-        root = str(self.root)
-        yield folder
-        while folder != root and _lies_in(folder, root):
-            folder = os.path.dirname(folder)
-            yield folder
-        yield os.path.join(root, "src")
+            return (folder,) if self._holds(folder, first) else ()
+        known = self._holders.get((folder, first))
+        if known is None:
+            root = str(self.root)
+            if folder != root and _lies_in(folder, root):
+                outer = self._bases(os.path.dirname(folder), 0, first)
+            else:
+                source = os.path.join(root, "src")
+                outer = (source,) if self._holds(source, first) else ()
+            inside = _lies_in(folder, root) and self._holds(folder, first)
+            known = self._holders[folder, first] = (folder, *outer) if inside else outer
+        return known
+
+    def _holds(self, folder: str, name: str) -> bool:
+        """Whether a folder has a module or a package of this name."""
+        return not {name, f"{name}.py"}.isdisjoint(self._listing(folder))
+
+    def _is_file(self, file: str) -> bool:
+        folder, name = os.path.split(file)
+        return name in self._listing(folder) and os.path.isfile(file)
 
     def _listing(self, folder: str) -> frozenset[str]:
         """The names in a folder, as they were when first asked for."""

@@ -102,7 +102,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
                 local = path_of(stmt.func).startswith("self.") or isinstance(stmt.func, Name)
                 if local or name not in _COMMON:
                     names.add(name)
-                for arg in stmt.args:
+                for arg in () if _only_looks(stmt) else stmt.args:
                     if isinstance(arg.value, (Name, Attr)):
                         # a function that is handed on may be called
                         names.add(call_name(arg.value))
@@ -157,7 +157,7 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
     for scope in env.program.scopes:
         temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]] = {}
         for stmt in _own(scope):
-            if isinstance(stmt, Call):
+            if isinstance(stmt, Call) and not _only_looks(stmt):
                 handed = [_reference(arg.value, temporaries) for arg in stmt.args]
                 callee = callees.get(call_name(stmt.func))
                 if callee is not None:
@@ -174,6 +174,11 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
                 reference = _union(_reference(part, temporaries) for part in parts)
                 if any(reference):
                     yield call_name(stmt.target), *reference
+
+
+def _only_looks(call: Call) -> bool:
+    """Whether a call does not call what it is handed, nor give it back: `isinstance(x, Class)` does not."""
+    return isinstance(call.func, Name) and call.func.id in library.ONLY_LOOK
 
 
 def _reference(
@@ -447,7 +452,7 @@ class _Slice:
             return True
         if path == f"self.{name}" and self._inherits(name):
             return True
-        for arg in stmt.args:
+        for arg in () if _only_looks(stmt) else stmt.args:
             held = [*parts_of(arg.value)] if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
             if any(isinstance(e, (Name, Attr)) and call_name(e) in self.env.relevant_names for e in held):
                 # a function that is handed on will be called

@@ -8,6 +8,7 @@ unknown caller would.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,21 @@ from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, wor
 from amplint.library import FRAMEWORK_NAMES
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
-from amplint.program import Assign, Attr, Call, Jump, Name, Region, Scope, Stmt, expressions_of, parts_of, path_of, walk
+from amplint.program import (
+    Assign,
+    Attr,
+    Call,
+    Jump,
+    Loop,
+    Name,
+    Region,
+    Scope,
+    Stmt,
+    expressions_of,
+    parts_of,
+    path_of,
+    walk,
+)
 from amplint.states import UNKNOWN
 from amplint.values import (
     FALSE,
@@ -49,6 +64,8 @@ _ENTRY_WORDS = frozenset(
 )
 #: names of methods that nearly every class has: to mention one says nothing
 _COMMON_METHODS = frozenset({"__init__", "__call__", "forward", "run", "main", "get", "items", "to", "eval"})
+#: what a function is handed on that takes part in the protocol
+_SCALER = re.compile("scaler|autocast|clip_grad", re.IGNORECASE)
 MAX_STARTS = 3
 
 
@@ -84,10 +101,15 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
         s for s in program.scopes if s.kind == "function" and s in relevant and not s.name.startswith("<lambda")
     ]
     speaking = {s.name for s in functions if not _ENTRY_WORDS.isdisjoint(s.words)}
-    # a function that only calls others knows what they are called with, and how often
-    telling = _ENTRY_WORDS | env.relevant_imports | env.kept_contexts | (speaking - _COMMON_METHODS)
+    # a function that only calls others of the module knows what they are called with
+    telling = _ENTRY_WORDS | env.kept_contexts | (speaking - _COMMON_METHODS)
     candidates = [
-        s for s in functions if s.name in speaking or not telling.isdisjoint(s.words - {s.name}) or _opens_a_region(s)
+        s
+        for s in functions
+        if s.name in speaking
+        or not telling.isdisjoint(s.words - {s.name})
+        or _opens_a_region(s)
+        or (not env.relevant_imports.isdisjoint(s.words) and _drives(s))
     ]
     called = _called_names(env)
     roots = [s for s in candidates if s.name not in called]
@@ -109,6 +131,14 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
         if executor.total >= -MODULE_BUDGET and entry.scope not in executor.executed:
             traces.extend(_entry(env, executor, entry, inits))
     return traces
+
+
+def _drives(scope: Scope) -> bool:
+    """Whether a function tells what it calls in other modules more than their own text does: how often it is called, or
+    with which scaler."""
+    return any(map(_SCALER.search, scope.words)) or any(
+        isinstance(stmt, Loop) and stmt.kind != "comprehension" for stmt in walk(scope.body)
+    )
 
 
 def _opens_a_region(scope: Scope) -> bool:

@@ -27,6 +27,18 @@ _COMPARISONS = frozenset({"not", "==", "!=", "<", "<=", ">", ">=", "is", "is not
 _FLAG_NAMES = re.compile(r"amp|fp16|bf16|half|mixed|enable|autocast|^(use|is|no|with|do)_", re.IGNORECASE)
 _TENSORS = frozenset({"torch.Tensor", "Tensor", "torch.nn.Parameter", "nn.Parameter"})
 _NOT_A_FLAG = re.compile(r"dtype|type$|device|precision|ctx|context", re.IGNORECASE)
+#: an argument other than the flag that `torch.cuda.amp` takes first, or a call under another name
+_ARGUED = re.compile(
+    rb"(?:autocast|GradScaler)\w*\((?!\s*(?:(?:enabled\s*=\s*)?(?:True|False)\s*,?\s*)?\))"
+    rb"|(?:autocast|GradScaler) +as\b|caler\.update\(\s*[^\s)]|^(?![ \t]*(?:from|import)\b)[^\n]*\b(?:autocast|GradScaler)\b(?! *\()",
+    re.MULTILINE,
+)
+_FLAG_FIRST = re.compile(rb"(?:autocast|GradScaler)\w*\(\s*(?:True|False)")
+#: the classes that take the device first, or some that are brought in from elsewhere
+_DEVICE_FIRST = re.compile(
+    rb"torch\.(?:amp|autocast)\b|(?<!cuda\.)\bamp\.(?:autocast|GradScaler)\b"
+    rb"|from +(?!torch\.cuda\.amp\b)[\w.]+ +import +(?:\([^)]*|[^\n(]*)\b(?:autocast|GradScaler|amp|\*)"
+)
 
 
 class AmpBadArgument(Rule):
@@ -144,7 +156,11 @@ class AmpBadArgument(Rule):
     code = "AMP104"
     name = "amp-bad-argument"
     severity = Severity.ERROR
-    needles = ((b"autocast", b"GradScaler", b"caler.update("),)
+    needles = (
+        (b"autocast", b"GradScaler", b"caler.update("),
+        (_ARGUED, _FLAG_FIRST),
+        (_ARGUED, _DEVICE_FIRST),
+    )
     fix = "safe"
     confirmed_by = "raise"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,14 @@ from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+
+
+#: a statement that begins with the call, or the name without a call
+_NOT_ENTERED = re.compile(
+    rb"(?:^|[:;])[ \t]*[\w.]*autocast\w*[ \t]*\(|\bautocast +as\b"
+    rb"|^(?![ \t]*(?:from|import)\b)[^\n]*\bautocast\b(?![ \t]*\()",
+    re.MULTILINE,
+)
 
 
 class AutocastNotEntered(Rule):
@@ -119,7 +128,7 @@ class AutocastNotEntered(Rule):
     code = "AMP103"
     name = "autocast-not-entered"
     severity = Severity.ERROR
-    needles = ((b"autocast",),)
+    needles = ((b"autocast",), (_NOT_ENTERED,))
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

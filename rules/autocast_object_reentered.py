@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,20 @@ from amplint.finding import Severity
 from amplint.layout import function_of, same_function
 from amplint.library import role
 from amplint.names import names_of
+from amplint.needles import ENABLES
 from amplint.program import Call, Name, Scope, path_of, walk
 from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+
+
+#: an object that outlives a `with` statement: of a decorator, or one that has a name
+_KEPT = re.compile(
+    rb"@[^\n]*autocast|\bautocast +as\b|autocast[^\n]*\) *as\b"
+    rb"|^(?![ \t]*(?:(?:async +)?with|def|class|from|import)\b)[^\n]*autocast\w*[ \t]*\(",
+    re.MULTILINE,
+)
 
 
 class AutocastObjectReentered(Rule):
@@ -123,7 +133,7 @@ class AutocastObjectReentered(Rule):
     code = "AMP109"
     name = "autocast-object-reentered"
     severity = Severity.WARNING
-    needles = ((b"autocast",),)
+    needles = ((b"autocast",), (ENABLES,), (b"yield", _KEPT))
     confirmed_by = "state"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
 from amplint.layout import is_tail_of_with
-from amplint.needles import TRAINS
+from amplint.needles import ENABLES, TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, AttrOf, Framework
 
@@ -139,8 +139,8 @@ class BackwardInAutocast(Rule):
     code = "AMP101"
     name = "backward-in-autocast"
     severity = Severity.WARNING
-    needles = ((b"autocast",), TRAINS)
-    near = (((b"autocast",),), ((b".backward(",), (b"with ",)))
+    needles = ((b"autocast",), (ENABLES,), TRAINS)
+    near = (((ENABLES,),), ((b".backward(",), (b"with ",)))
     fix = "safe"
     confirmed_by = "state"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import TRAINS
+from amplint.needles import ENABLES, TRAINS
 from amplint.regions import device_of
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
@@ -114,7 +114,7 @@ class BceInAutocast(Rule):
     code = "AMP105"
     name = "bce-in-autocast"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (*TRAINS, b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn"))
+    needles = ((b"autocast",), (ENABLES,), (*TRAINS, b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn"))
     fix = "unsafe"
     confirmed_by = "raise"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import function_of
-from amplint.needles import TRAINS
+from amplint.needles import ENABLES, TRAINS
 from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of, walk
 from amplint.regions import dtype_of
 from amplint.rule import Fault, Rule
@@ -130,7 +130,7 @@ class Fp16AutocastWithoutScaler(Rule):
     code = "AMP110"
     name = "fp16-autocast-without-scaler"
     severity = Severity.WARNING
-    needles = ((b"autocast",), TRAINS)
+    needles = ((b"autocast",), (ENABLES,), TRAINS)
     confirmed_by = "grad"
     yields_to = ("AMP222",)
 

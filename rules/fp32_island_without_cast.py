@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
+from amplint.needles import ENABLES
 from amplint.optable import NO_FLOAT
 from amplint.precision import VIEWS, Fact, Number, Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+
+
+#: a region that may be disabled
+_ISLAND = re.compile(rb"autocast\w*[ \t]*\([^)]*\bFalse|enabled\s*=|\bautocast +as\b")
 
 
 class Fp32IslandWithoutCast(Rule):
@@ -116,7 +122,7 @@ class Fp32IslandWithoutCast(Rule):
     code = "AMP106"
     name = "fp32-island-without-cast"
     severity = Severity.WARNING
-    needles = ((b"autocast",),)
+    needles = ((b"autocast",), (ENABLES,), (_ISLAND,))
     fix = "unsafe"
     confirmed_by = "state"
 

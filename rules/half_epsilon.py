@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import CASTS_TO_HALF
+from amplint.needles import CASTS_TO_HALF, ENABLES
 from amplint.precision import Fact, Number, Tensor, Value, facts_of
 from amplint.rule import Fault, Rule, Site
 from amplint.values import Const, Optimizer
@@ -118,7 +118,7 @@ class HalfEpsilon(Rule):
     name = "half-epsilon"
     severity = Severity.WARNING
     needles = (
-        (b"autocast", *CASTS_TO_HALF),
+        (*CASTS_TO_HALF, ENABLES),
         (_SMALL,),
     )
     confirmed_by = "state"

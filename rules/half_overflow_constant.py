@@ -12,7 +12,7 @@ import libcst as cst
 from amplint.finding import Confidence, Severity
 from amplint.layout import is_plain_path
 from amplint.names import names_of
-from amplint.needles import CASTS_TO_HALF
+from amplint.needles import CASTS_TO_HALF, ENABLES
 from amplint.precision import Fact, Number, Tensor, Value, dtype_name, facts_of
 from amplint.program import Name
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -126,7 +126,7 @@ class HalfOverflowConstant(Rule):
     name = "half-overflow-constant"
     severity = Severity.WARNING
     needles = (
-        (b"autocast", *CASTS_TO_HALF),
+        (*CASTS_TO_HALF, ENABLES),
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
         (_LARGE,),
     )

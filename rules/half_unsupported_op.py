@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import CASTS_TO_HALF
+from amplint.needles import CASTS_TO_HALF, ENABLES
 from amplint.optable import WITHOUT_HALF
 from amplint.precision import Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -107,7 +107,7 @@ class HalfUnsupportedOp(Rule):
     name = "half-unsupported-op"
     severity = Severity.WARNING
     needles = (
-        (b"autocast", *CASTS_TO_HALF),
+        (*CASTS_TO_HALF, ENABLES),
         (
             b"fft",
             b"linalg",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import TRAINS
+from amplint.needles import ENABLES, TRAINS
 from amplint.precision import Fact, Tensor, Unknown, facts_of
 from amplint.rule import Fault, Rule, Site
 
@@ -116,7 +116,7 @@ class LossOutsideAutocast(Rule):
     code = "AMP111"
     name = "loss-outside-autocast"
     severity = Severity.INFO
-    needles = ((b"autocast",), TRAINS)
+    needles = ((b"autocast",), (ENABLES,), TRAINS)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import TRAINS
+from amplint.needles import ENABLES, TRAINS
 from amplint.optable import LOWER_MODULES
 from amplint.precision import Fact, Library, Opened, Unknown, facts_of, like_network
 from amplint.rule import Fault, Rule, Site
@@ -121,7 +121,7 @@ class NoGradWeightCache(Rule):
     code = "AMP108"
     name = "no-grad-weight-cache"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (b"no_grad", b"inference_mode", b"set_grad_enabled"), TRAINS)
+    needles = ((b"autocast",), (ENABLES,), (b"no_grad", b"inference_mode", b"set_grad_enabled"), TRAINS)
     confirmed_by = "own"
     torch = NO_GRAD_CAST_IS_CACHED.bounds
 

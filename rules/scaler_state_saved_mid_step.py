@@ -109,11 +109,9 @@ class ScalerStateSavedMidStep(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("state_dict", "save", "copy"):
-            if event.kind == "state_dict" and _is_looked_at(event.site):
-                continue
             for scaler, optimizer, is_pickled in _mid_step(event):
                 begun = _begun(trace, position, scaler, optimizer)
-                if begun is None:
+                if begun is None or (event.kind == "state_dict" and _is_looked_at(event.site)):
                     continue
                 what = "pickled" if is_pickled else "saved"
                 yield Fault(

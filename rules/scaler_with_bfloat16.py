@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.needles import ENABLES
 from amplint.regions import sure_dtype_of
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, TRUE
@@ -89,7 +90,7 @@ class ScalerWithBfloat16(Rule):
     code = "AMP221"
     name = "scaler-with-bfloat16"
     severity = Severity.INFO
-    needles = ((b"autocast",), (b"Scaler", b"scaler"))
+    needles = ((b"autocast",), (ENABLES,), (b"Scaler", b"scaler"))
     fix = "unsafe"
     confirmed_by = "own"
     yields_to = ("AMP402",)

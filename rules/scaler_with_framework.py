@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from amplint.traces import Trace
 
 
-#: how the frameworks are named
-_FRAMEWORKS = (b"ccelerat", b"ightning", b"Fabric", b"transformers")
+#: where a framework is made, or a class for it
+_MADE = re.compile(rb"(?:Accelerator|Trainer|Fabric|TrainingArguments)(?: *\(| +as\b)|partial\(")
+_FRAMEWORKS = (_MADE, b"LightningModule")
+#: that it works in float16, or that this is left open
+_SCALING = re.compile(rb"fp16|\b16\b|Accelerator")
 #: a scaler, or torch's own functions that clip
 _BESIDE = (b"Scaler", b"nn.utils", b"nn import")
 
@@ -107,8 +110,15 @@ class ScalerWithFramework(Rule):
     code = "AMP225"
     name = "scaler-with-framework"
     severity = Severity.ERROR
-    needles = (_FRAMEWORKS, _BESIDE, (b"Scaler", b"clip_grad"))
-    near = ((_FRAMEWORKS, (b"clip_grad",)), ((b"Trainer",), _BESIDE))
+    needles = (
+        (b"Accelerator", b"Trainer", b"Fabric", b"TrainingArguments", b"LightningModule"),
+        _BESIDE,
+        (b"Scaler", b"clip_grad"),
+        _FRAMEWORKS,
+        (_MADE, b"Scaler"),
+        (_SCALING, b"LightningModule"),
+    )
+    near = (((_MADE,), (b"clip_grad",)), ((b"Trainer",), _BESIDE))
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

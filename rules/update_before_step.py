@@ -100,6 +100,7 @@ class UpdateBeforeStep(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
+        fixes: dict[tuple[tuple[str, int], ...], FixPlan | None] = {}
         for trace, position, step in unit.events("step"):
             update = _update_in_between(trace, position, step)
             if update is None:
@@ -110,13 +111,16 @@ class UpdateBeforeStep(Rule):
             steps = [(gradients.last.site, "scaled backward")]
             if taken is not None and taken is not gradients.last:
                 steps.append((taken.site, "unscaled here"))
+            places = (update.site.identity, step.site.identity)
+            if places not in fixes:
+                fixes[places] = _fix(unit, update, step)
             yield Fault(
                 update.site,
                 "update() runs between the backward and the step of the same gradients",
                 (*steps, *unit.call_steps(update), (step.site, "the step divides by the scale once more")),
                 unit.assumptions(step),
                 unit.confidence(step.scaler, step.optimizer),
-                _fix(unit, update, step),
+                fixes[places],
             )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.needles import TRAINS
+from amplint.needles import ENABLES, TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, NONE, Optimizer, Scaler, Scheduler, Value
 
@@ -134,7 +134,7 @@ class WeightsUpdatedInAutocast(Rule):
     code = "AMP102"
     name = "weights-updated-in-autocast"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (*TRAINS, b"load_state_dict", b"parameters()"))
+    needles = ((b"autocast",), (ENABLES,), (*TRAINS, b"load_state_dict", b"parameters()"))
     fix = "unsafe"
     confirmed_by = "own"
 

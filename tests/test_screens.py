@@ -61,7 +61,8 @@ def test_words_that_only_hold_the_name_of_an_operator() -> None:
     ],
 )
 def test_clips_beside_a_framework(imported: str) -> None:
-    assert passes("AMP225", f"from accelerate import Accelerator\n{imported}\nclip_grad_norm_(p, 1)")
+    program = f"from accelerate import Accelerator\n{imported}\nAccelerator().backward(loss)\nclip_grad_norm_(p, 1)"
+    assert passes("AMP225", program)
 
 
 def test_what_looks_like_a_scaler() -> None:
