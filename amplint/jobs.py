@@ -114,10 +114,15 @@ def _results(plans: Sequence[Plan], jobs: int | None, progress: Progress | None)
     size = sum(plan.size for plan in plans)
     pays = len(work) >= MIN_PARALLEL_FILES and size >= MIN_PARALLEL_BYTES
     done: Iterable[Result] = _in_processes(work, processes) if processes > 1 and pays else map(analyse_job, work)
-    for count, result in enumerate(done, 1):
-        if progress is not None:
-            progress(count, len(work))
-        yield result
+    usual = gc.get_threshold()
+    gc.set_threshold(*COLLECTION)
+    try:
+        for count, result in enumerate(done, 1):
+            if progress is not None:
+                progress(count, len(work))
+            yield result
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _processors() -> int:
@@ -164,6 +169,7 @@ def _begin() -> None:
     """Make a new process of the pool end at once on Ctrl-C, and with the one that started it."""
     import signal
 
+    gc.set_threshold(*COLLECTION)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -198,15 +204,6 @@ def project_of(file: Path, settings: Settings, observed: bool) -> Project:
 
 def analyse_job(job: Job) -> Result:
     """Everything the rules say about one file. Never raises: what goes wrong is part of the result."""
-    usual = gc.get_threshold()
-    gc.set_threshold(*COLLECTION)
-    try:
-        return _analysed(job)
-    finally:
-        gc.set_threshold(*usual)
-
-
-def _analysed(job: Job) -> Result:
     result = Result()
     data = job.contents.get(job.file.path)
     try:

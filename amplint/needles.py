@@ -8,8 +8,13 @@ from typing import Final
 #: what a file that trains holds, even one that leaves the backward or the step to a helper in another file
 TRAINS: Final = (b"backward(", b"autograd", b"scaler", b"optimizer", b"optimize(", b"optim.", b".step(", b"zero_grad")
 
-#: how a tensor or a model is cast to fp16 by hand
-CASTS_TO_HALF: Final = (b".half", b"HalfTensor", b"float16")
+#: how a tensor or a model is cast to 16 bits by hand: the dtype by its name, not as a word among the choices of an option
+CASTS_TO_HALF: Final = (
+    b".half",
+    b"HalfTensor",
+    re.compile(rb"float16(?:(?<![\w\"']float16)|(?<=[^\w\"']bfloat16))"),
+    re.compile(rb"dtype\s*=\s*[\"']b?float16"),
+)
 
 #: autocast where a region may be enabled: neither an import, nor a definition of that name, nor a call that is given
 #: False; it begins with the word, which is what the search for it is fast with

@@ -13,8 +13,8 @@ from amplint.rule import Needle, Needles, Rule
 
 #: strings and comments in the order in which they begin, so that a quote inside of one begins no other
 _QUOTED = re.compile(
-    rb"(?P<prefix>[rRbBuUfF]{0,2})(?P<triple>\"\"\"|\'\'\')(?:\\.|[^\\])*?(?P=triple)"
-    rb"|\"(?:\\.|[^\"\\\n])*\"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*",
+    rb"(?P<prefix>[rRbBuUfF]{0,2})(?:(?P<triple>\"\"\"|\'\'\')(?:\\.|[^\\])*?(?P=triple)"
+    rb"|\"(?:\\.|[^\"\\\n])*\"|\'(?:\\.|[^\'\\\n])*\')|#[^\n]*",
     re.DOTALL,
 )
 #: what scales images or features
@@ -22,21 +22,31 @@ _LOOKALIKE = re.compile(
     rb"(?<![A-Za-z])(?:up|down|re|auto)scaler|(?:Up|Down|Re|Auto)scaler|(?:Standard|MinMax|MaxAbs|Robust)Scaler"
 )
 
+#: searching for a pattern takes so many times as long as searching for bytes
+COST_OF_A_PATTERN = 30
+#: a string with so many spaces is a sentence, and no name of anything
+WORDS_OF_A_MESSAGE = 2
+
 
 def code_of(data: bytes) -> bytes:
-    """A module without comments and docstrings, which speak of much that the module does not do, and without names
-    that only look like a scaler's; other strings stay.
+    """A module without comments, docstrings and messages, which speak of much that the module does not do, and without
+    names that only look like a scaler's; other strings stay.
 
-    >>> code_of(b"x = 'a # b'  # half\\n")
-    b"x = 'a # b'  \\n"
+    >>> code_of(b"x = 'a#b'  # half\\n")
+    b"x = 'a#b'  \\n"
+    >>> code_of(b"log('no scaler is used'); save({'scaler': 1})")
+    b"log(''); save({'scaler': 1})"
     >>> code_of(b"StandardScaler(), Upscaler(), GradScaler()")
     b'(), (), GradScaler()'
     """
 
     def kept(match: re.Match[bytes]) -> bytes:
-        if match["triple"]:
-            return match[0] if b"f" in match["prefix"].lower() else b'""'
-        return b"" if match[0].startswith(b"#") else match[0]
+        text = match[0]
+        if text.startswith(b"#"):
+            return b""
+        if b"f" in match["prefix"].lower():
+            return text
+        return text[-1:] * 2 if match["triple"] or text.count(b" ") >= WORDS_OF_A_MESSAGE else text
 
     code = _QUOTED.sub(kept, data)
     return _LOOKALIKE.sub(b"", code) if b"scaler" in code or b"Scaler" in code else code
@@ -47,7 +57,7 @@ class Screen:
 
     A rule passes when every group of its needles has a member in the file. Each distinct needle is searched
     for at most once per file, and the groups that many rules share are asked first: where they are missing,
-    one search answers for all of these rules. A screen for what is `near` asks for one of the halves of a rule's
+    one search answers for all of these rules. Patterns come last. A screen for what is `near` asks for one of the halves of a rule's
     needles instead.
     """
 
@@ -55,10 +65,14 @@ class Screen:
         judged = [(rule, needles) for rule in rules for needles in (rule.near if near else (rule.needles,))]
         shared = Counter(needle for _, needles in judged for group in needles for needle in group)
 
-        def cost(group: tuple[Needle, ...]) -> float:
-            return sum(1 / shared[needle] for needle in group)
+        def cost(needle: Needle) -> float:
+            return (1 if isinstance(needle, bytes) else COST_OF_A_PATTERN) / shared[needle]
 
-        self._rules: list[tuple[Rule, Needles]] = [(rule, tuple(sorted(groups, key=cost))) for rule, groups in judged]
+        def ordered(groups: Needles) -> Needles:
+            by_cost = [tuple(sorted(group, key=cost)) for group in groups]
+            return tuple(sorted(by_cost, key=lambda group: sum(map(cost, group))))
+
+        self._rules: list[tuple[Rule, Needles]] = [(rule, ordered(groups)) for rule, groups in judged]
 
     def rules_for(self, data: bytes, is_notebook: bool = False) -> tuple[Rule, ...]:
         """The rules whose needles are all in `data`, in the order they were given in."""

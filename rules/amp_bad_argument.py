@@ -29,7 +29,7 @@ _TENSORS = frozenset({"torch.Tensor", "Tensor", "torch.nn.Parameter", "nn.Parame
 _NOT_A_FLAG = re.compile(r"dtype|type$|device|precision|ctx|context", re.IGNORECASE)
 #: an argument other than the flag that `torch.cuda.amp` takes first, or a call under another name
 _ARGUED = re.compile(
-    rb"(?:autocast|GradScaler)\w*\((?!\s*(?:(?:enabled\s*=\s*)?(?:True|False)\s*,?\s*)?\))"
+    rb"(?<!def )(?:autocast|GradScaler)\w*\((?!\s*(?:(?:enabled\s*=\s*)?(?:True|False)\s*,?\s*)?\))"
     rb"|(?:autocast|GradScaler) +as\b|caler\.update\(\s*[^\s)]|^(?![ \t]*(?:from|import)\b)[^\n]*\b(?:autocast|GradScaler)\b(?! *\()",
     re.MULTILINE,
 )

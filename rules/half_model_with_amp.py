@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import receiver_text
-from amplint.needles import TRAINS, UNSCALES
+from amplint.needles import ENABLES, TRAINS, UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Instance, Net, Optimizer, Result, Value
 
@@ -125,7 +125,7 @@ class HalfModelWithAmp(Rule):
     code = "AMP401"
     name = "half-model-with-amp"
     severity = Severity.ERROR
-    needles = ((b"autocast", b"GradScaler", b".scale(", UNSCALES), TRAINS)
+    needles = ((b"GradScaler", b".scale(", UNSCALES, ENABLES), TRAINS)
     fix = "unsafe"
     confirmed_by = "raise"
 

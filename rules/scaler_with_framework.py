@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 
 #: where a framework is made, or a class for it
-_MADE = re.compile(rb"(?:Accelerator|Trainer|Fabric|TrainingArguments)(?: *\(| +as\b)|partial\(")
+_MADE = re.compile(
+    rb"(?:Accelerator|Trainer|Fabric|TrainingArguments)(?: *\(| +as\b)|partial\(\s*[\w.]*(?:Accelerator|Trainer|Fabric)"
+)
 _FRAMEWORKS = (_MADE, b"LightningModule")
 #: that it works in float16, or that this is left open
-_SCALING = re.compile(rb"fp16|\b16\b|Accelerator")
+_SCALING = re.compile(rb"fp16|['\"]16|recision[^\n]{0,20}\b16\b|\baccelerate\b")
 #: a scaler, or torch's own functions that clip
 _BESIDE = (b"Scaler", b"nn.utils", b"nn import")
 
