@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import amplint
+from amplint.garbage import collect_seldom
 from amplint.terminal import INTERRUPTED, Failure, Progress, use_color
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class _Check(click.Command):
 
 def main() -> NoReturn:
     """Run the command line and exit with its status."""
+    collect_seldom()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a locale that cannot write a character is no reason to fail
             stream.reconfigure(errors="backslashreplace")

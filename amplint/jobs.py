@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 import sys
@@ -18,6 +17,7 @@ from amplint import registry
 from amplint.config import Settings
 from amplint.files import SourceFile, display_path
 from amplint.found import Raw, raw_of, unreadable_finding
+from amplint.garbage import collect_seldom
 from amplint.run import InternalError
 from amplint.source import SourceError, SourceModule, deep_recursion
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: below these, starting processes costs more than it saves
 MIN_PARALLEL_FILES, MIN_PARALLEL_BYTES = 4, 200_000
-#: trees live long and are large: at Python's own thresholds a third of an analysis is spent on looking for garbage
-COLLECTION = (100_000, 20, 20)
 #: a tree of more levels than this is beyond what recursive analyses are asked to manage
 DEEP_TREE = 400
 
@@ -114,15 +112,10 @@ def _results(plans: Sequence[Plan], jobs: int | None, progress: Progress | None)
     size = sum(plan.size for plan in plans)
     pays = len(work) >= MIN_PARALLEL_FILES and size >= MIN_PARALLEL_BYTES
     done: Iterable[Result] = _in_processes(work, processes) if processes > 1 and pays else map(analyse_job, work)
-    usual = gc.get_threshold()
-    gc.set_threshold(*COLLECTION)
-    try:
-        for count, result in enumerate(done, 1):
-            if progress is not None:
-                progress(count, len(work))
-            yield result
-    finally:
-        gc.set_threshold(*usual)
+    for count, result in enumerate(done, 1):
+        if progress is not None:
+            progress(count, len(work))
+        yield result
 
 
 def _processors() -> int:
@@ -169,7 +162,7 @@ def _begin() -> None:
     """Make a new process of the pool end at once on Ctrl-C, and with the one that started it."""
     import signal
 
-    gc.set_threshold(*COLLECTION)
+    collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

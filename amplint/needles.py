@@ -8,7 +8,7 @@ from typing import Final
 #: what a file that trains holds, even one that leaves the backward or the step to a helper in another file
 TRAINS: Final = (b"backward(", b"autograd", b"scaler", b"optimizer", b"optimize(", b"optim.", b".step(", b"zero_grad")
 
-#: how a tensor or a model is cast to 16 bits by hand: the dtype by its name, not as a word among the choices of an option
+#: how a tensor or a model is cast to 16 bits by hand: the dtype by its name, not as a word among the values of an option
 CASTS_TO_HALF: Final = (
     b".half",
     b"HalfTensor",
@@ -25,7 +25,7 @@ ENABLES: Final = re.compile(
 )
 
 #: the scaler's method, whether it is called or handed on
-UNSCALES: Final = re.compile(rb"\bunscale_\b")
+UNSCALES: Final = re.compile(rb"unscale_(?!\w)(?<!\wunscale_)")
 
 #: what a file holds that has to do with a scaler
 SCALES: Final = (b".scale(", b"scaler", b"Scaler", UNSCALES)

@@ -496,10 +496,19 @@ class Project:
             target = os.sep.join((base, *parts))
             if level and not _lies_in(target, str(self.root)):
                 return
-            for file in ((f"{target}.py",) if parts else ()) + (f"{target}{os.sep}__init__.py",):
-                if self._is_file(file):
+            for file in self._named(target) if parts else (os.path.join(base, "__init__.py"),):
+                if os.path.isfile(file):
                     yield Path(file)
                     return
+
+    def _named(self, target: str) -> Iterator[str]:
+        """The module and the package that a dotted name can be, as far as the folder around them has such names."""
+        around, name = os.path.split(target)
+        beside = self._listing(around)
+        if f"{name}.py" in beside:
+            yield f"{target}.py"
+        if name in beside:
+            yield os.path.join(target, "__init__.py")
 
     def _bases(self, folder: str, level: int, first: str) -> tuple[str, ...]:
         """The folders of the project in which the first word of an import is found."""
@@ -522,10 +531,6 @@ class Project:
     def _holds(self, folder: str, name: str) -> bool:
         """Whether a folder has a module or a package of this name."""
         return not {name, f"{name}.py"}.isdisjoint(self._listing(folder))
-
-    def _is_file(self, file: str) -> bool:
-        folder, name = os.path.split(file)
-        return name in self._listing(folder) and os.path.isfile(file)
 
     def _listing(self, folder: str) -> frozenset[str]:
         """The names in a folder, as they were when first asked for."""

@@ -17,13 +17,16 @@ _QUOTED = re.compile(
     rb"|\"(?:\\.|[^\"\\\n])*\"|\'(?:\\.|[^\'\\\n])*\')|#[^\n]*",
     re.DOTALL,
 )
+#: what an f-string executes
+_FIELDS = re.compile(rb"\{.*\}", re.DOTALL)
 #: what scales images or features
 _LOOKALIKE = re.compile(
     rb"(?<![A-Za-z])(?:up|down|re|auto)scaler|(?:Up|Down|Re|Auto)scaler|(?:Standard|MinMax|MaxAbs|Robust)Scaler"
 )
 
-#: searching for a pattern takes so many times as long as searching for bytes
+#: searching for a pattern takes so many times as long as searching for bytes, unless it begins with some
 COST_OF_A_PATTERN = 30
+_LITERAL = re.compile(rb"\w{4}")
 #: a string with so many spaces is a sentence, and no name of anything
 WORDS_OF_A_MESSAGE = 2
 
@@ -44,9 +47,10 @@ def code_of(data: bytes) -> bytes:
         text = match[0]
         if text.startswith(b"#"):
             return b""
-        if b"f" in match["prefix"].lower():
+        if not match["triple"] and text.count(b" ") < WORDS_OF_A_MESSAGE:
             return text
-        return text[-1:] * 2 if match["triple"] or text.count(b" ") >= WORDS_OF_A_MESSAGE else text
+        field = _FIELDS.search(text) if b"f" in match["prefix"].lower() else None
+        return text[-1:] + (field[0] if field else b"") + text[-1:]
 
     code = _QUOTED.sub(kept, data)
     return _LOOKALIKE.sub(b"", code) if b"scaler" in code or b"Scaler" in code else code
@@ -57,8 +61,8 @@ class Screen:
 
     A rule passes when every group of its needles has a member in the file. Each distinct needle is searched
     for at most once per file, and the groups that many rules share are asked first: where they are missing,
-    one search answers for all of these rules. Patterns come last. A screen for what is `near` asks for one of the halves of a rule's
-    needles instead.
+    one search answers for all of these rules. Patterns come last. A screen for what is `near` asks for one of the
+    halves of a rule's needles instead.
     """
 
     def __init__(self, rules: Sequence[Rule], near: bool = False) -> None:
@@ -66,7 +70,8 @@ class Screen:
         shared = Counter(needle for _, needles in judged for group in needles for needle in group)
 
         def cost(needle: Needle) -> float:
-            return (1 if isinstance(needle, bytes) else COST_OF_A_PATTERN) / shared[needle]
+            slow = not isinstance(needle, bytes) and not _LITERAL.match(needle.pattern)
+            return (COST_OF_A_PATTERN if slow else 1) / shared[needle]
 
         def ordered(groups: Needles) -> Needles:
             by_cost = [tuple(sorted(group, key=cost)) for group in groups]

@@ -30,7 +30,8 @@ _NOT_A_FLAG = re.compile(r"dtype|type$|device|precision|ctx|context", re.IGNOREC
 #: an argument other than the flag that `torch.cuda.amp` takes first, or a call under another name
 _ARGUED = re.compile(
     rb"(?<!def )(?:autocast|GradScaler)\w*\((?!\s*(?:(?:enabled\s*=\s*)?(?:True|False)\s*,?\s*)?\))"
-    rb"|(?:autocast|GradScaler) +as\b|caler\.update\(\s*[^\s)]|^(?![ \t]*(?:from|import)\b)[^\n]*\b(?:autocast|GradScaler)\b(?! *\()",
+    rb"|(?:autocast|GradScaler) +as\b|caler\.update\(\s*[^\s)]"
+    rb"|^(?![ \t]*(?:from|import)\b)[^\n]*\b(?:autocast|GradScaler)\b(?! *\()",
     re.MULTILINE,
 )
 _FLAG_FIRST = re.compile(rb"(?:autocast|GradScaler)\w*\(\s*(?:True|False)")

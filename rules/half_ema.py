@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
 
 
+#: what makes an average: a copy of a model, a class of its own, or a loop over the weights
+_COPIES = (b"deepcopy", b"Average", b"EMA", b"Ema")
+_OF_ALL_WEIGHTS = re.compile(rb"in\b[^\n]*(?:param|state_dict)")
+
+
 class HalfEma(Rule):
     """An average of weights (EMA, SWA, a mean teacher) is kept in fp16 and updated in it.
 
@@ -138,7 +143,8 @@ class HalfEma(Rule):
     severity = Severity.WARNING
     needles = (
         CASTS_TO_HALF,
-        (b"deepcopy", b"Average", b"parameters(", b"state_dict", b"EMA", b"Ema"),
+        (*_COPIES, _OF_ALL_WEIGHTS),
+        (*_COPIES, b".lerp_(", b".lerp(", b".add_(", b".mul_("),
         (b".lerp_(", b".lerp(", b".add_(", b".mul_(", b"update_parameters(", b".step(", b".update("),
     )
     confirmed_by = "own"

@@ -15,10 +15,12 @@ from amplint.values import Const, Optimizer
 if TYPE_CHECKING:
     from amplint.analysis import Unit
 
-#: how such a constant can be written, or computed, and the optimizers that have one by default
+#: how such a constant can be written, or computed
 _SMALL = re.compile(
-    rb"\d\.?[eE]-(?:0?[789]|\d\d)|\.0000000|\bAdam|finfo|\*\* ?\(?-|[eE]-\d+\)* ?(?:\*|/)|/ ?\(*\d[\d.]*[eE]\+?\d"
+    rb"\d\.?[eE]-(?:0?[789]|\d\d)|\.0000000|finfo|\*\* ?\(?-|[eE]-\d+\)* ?(?:\*|/)|/ ?\(*\d[\d.]*[eE]\+?\d"
 )
+#: how a model is cast, whose optimizer may have such an epsilon by default
+_MODEL_CAST = re.compile(rb"(?:half|bfloat16)\(|HalfTensor|dtype *=|\.(?:to|type)\([^)]*(?:dtype|half|float16)")
 #: below half of the smallest float16 number, 2**-24, a constant is rounded to zero
 SMALLEST = 2.0**-25
 _BOUNDS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip"})
@@ -119,7 +121,8 @@ class HalfEpsilon(Rule):
     severity = Severity.WARNING
     needles = (
         (*CASTS_TO_HALF, ENABLES),
-        (_SMALL,),
+        (_SMALL, b"Adam"),
+        (_SMALL, _MODEL_CAST),
     )
     confirmed_by = "state"
     yields_to = ("AMP401",)
@@ -136,7 +139,7 @@ class HalfEpsilon(Rule):
                     f"{constant.value:g} is zero in float16, so that it protects from nothing here",
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
                 )
-        if "Adam" in unit.source.text:
+        if "Adam" in unit.source.text and _MODEL_CAST.search(unit.source.text.encode()):
             yield from _optimizers(unit)
 
 

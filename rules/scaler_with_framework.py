@@ -120,7 +120,7 @@ class ScalerWithFramework(Rule):
         (_MADE, b"Scaler"),
         (_SCALING, b"LightningModule"),
     )
-    near = (((_MADE,), (b"clip_grad",)), ((b"Trainer",), _BESIDE))
+    near = (((_MADE,), (b"clip_grad",)), ((b"Trainer(",), _BESIDE))
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

@@ -20,6 +20,7 @@ def checked(folder: Path, mode: str) -> tuple[float, int, int]:
     """Processor seconds, files and findings of one check in this process."""
     from amplint.config import Selection, Settings
     from amplint.engine import check
+    from amplint.garbage import collect_seldom
     from amplint.neighbours import Neighbours
     from amplint.project import Project
 
@@ -29,6 +30,7 @@ def checked(folder: Path, mode: str) -> tuple[float, int, int]:
         Project.candidates = lambda *_: iter(())  # type: ignore[method-assign]
         Neighbours.callers = lambda *_: ()  # type: ignore[method-assign]
         Neighbours.reached = lambda *_: iter(())  # type: ignore[method-assign]
+    collect_seldom()
     began = time.process_time()
     run = check([folder], settings, jobs=1)
     return time.process_time() - began, len(run.files), len(run.findings)
