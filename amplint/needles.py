@@ -8,7 +8,7 @@ from typing import Final
 #: what a file that trains holds, even one that leaves the backward or the step to a helper in another file
 TRAINS: Final = (b"backward(", b"autograd", b"scaler", b"optimizer", b"optimize(", b"optim.", b".step(", b"zero_grad")
 
-#: how a tensor or a model is cast to 16 bits by hand: the dtype by its name, not as a word among the values of an option
+#: how a tensor or a model is cast to 16 bits by hand: the dtype by its name, and not as one of the values of an option
 CASTS_TO_HALF: Final = (
     b".half",
     b"HalfTensor",
@@ -19,7 +19,7 @@ CASTS_TO_HALF: Final = (
 #: autocast where a region may be enabled: neither an import, nor a definition of that name, nor a call that is given
 #: False; it begins with the word, which is what the search for it is fast with
 ENABLES: Final = re.compile(
-    rb"autocast(?:(?!\w*[ \t]*\(\s*(?:enabled\s*=\s*)?False\b)(?<!import autocast)(?<!def autocast)"
+    rb"autocast(?:(?!\w*[ \t]*\(\s*(?:(?:[^()]*,\s*)?enabled\s*=\s*)?False\b)(?<!import autocast)(?<!def autocast)"
     rb"(?!(?<=, autocast)[ \t]*$)|[ \t]+as\b)",
     re.MULTILINE,
 )

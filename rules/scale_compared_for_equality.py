@@ -139,6 +139,10 @@ class _Origins:
     def call(self, node: cst.BaseExpression, method: str, user: cst.CSTNode) -> cst.Call | None:
         """The call of a method that an expression is, or is a variable bound to where it is used."""
         node = self.value(node, user)
+        if isinstance(node, cst.IfExp):
+            # without a scaler there is nothing to ask, and something else is taken
+            choices = (self.call(choice, method, user) for choice in (node.body, node.orelse))
+            return next((call for call in choices if call is not None), None)
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == method:
             return node
         return None

@@ -9,7 +9,7 @@ from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_block, under_condition
 from amplint.needles import SCALES
 from amplint.rule import Change, Fault, FixPlan, Rule
-from amplint.values import Optimizer, Result, Scheduler, Value
+from amplint.values import Optimizer, Result, Scheduler, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -125,8 +125,22 @@ def _step_before(trace: Trace, position: int) -> Event | None:
         if event.loops[: len(schedule.loops)] != schedule.loops:
             return None
         if event.kind == "step":
-            return event if event.loops == schedule.loops else None
+            return event if event.loops == schedule.loops or _taken_with(schedule, event) else None
     return None
+
+
+def _taken_with(schedule: Event, step: Event) -> bool:
+    """Whether the step is in a loop over optimizers in which the scheduler was taken too, so that both count rounds of
+    the loop around it."""
+    *around, (inner, _) = step.loops
+    return tuple(around) == schedule.loops and _is_of_round(schedule.details["scheduler"], inner)
+
+
+def _is_of_round(value: Any, loop: int) -> bool:
+    """Whether a value is an element that a loop has come to."""
+    if isinstance(value, Sym):
+        return loop in value.parts
+    return isinstance(value, Value) and any(_is_of_round(part, loop) for part in value.parts)
 
 
 def _paced_by(schedule: Event, step: Event) -> bool:

@@ -244,3 +244,24 @@ def test_modules_are_not_kept_for_ever(tmp_path: Path) -> None:
         project.trim()
         assert len(project._modules) <= MAX_KEPT
     assert len(numbers) == 2 * MAX_KEPT
+
+
+def test_a_file_that_was_read_as_an_import_is_not_parsed_again(lab: Laboratory) -> None:
+    lab.write(helpers=FINISH)
+    project = Project(lab.folder.resolve())
+    user = project.enter(
+        SourceModule("train.py", "from helpers import finish\n", "utf-8", "\n"), lab.folder / "train.py"
+    )
+    imported = project.resolve(user, "helpers", 0)
+    assert imported is not None
+    assert imported.program.scopes
+
+    again = SourceModule(imported.source.path, FINISH, "utf-8", "\n")
+    checked = project.parsed(again, lab.folder / "helpers.py")
+    assert checked is imported.source
+    entered = project.enter(checked, lab.folder / "helpers.py")
+    assert entered is not imported, "what an import found out does not hold for a file that runs"
+    assert entered.program is imported.program
+
+    changed = SourceModule(imported.source.path, f"{FINISH}    return s\n", "utf-8", "\n")
+    assert project.parsed(changed, lab.folder / "helpers.py") is changed

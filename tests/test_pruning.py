@@ -198,6 +198,13 @@ def test_a_function_that_is_handed_on_makes_its_user_relevant(lab: Laboratory, u
     assert ("run" in relevant(lab, source)) is use.startswith("run")
 
 
+@pytest.mark.parametrize("use", ["isinstance(x, back)", "print(back)", "n = len(back)", "hasattr(back, 'x')"])
+def test_a_function_that_is_only_looked_at_makes_nothing_relevant(lab: Laboratory, use: str) -> None:
+    found = relevant(lab, f"def back(loss): loss.backward()\ndef main(x): {use}\n")
+    assert "back" in found
+    assert "main" not in found
+
+
 def test_loading_weights_alone_makes_nothing_relevant(lab: Laboratory) -> None:
     source = """\
     def load(model, path):

@@ -298,3 +298,30 @@ def test_an_option_is_the_same_whenever_it_is_asked_for(lab: Laboratory) -> None
     traces = [trace for trace in lab.traces_of(source) if trace.entry.name == "train" and not trace.truncated]
     stepped = {sum(event.kind == "step" for event in trace.events) for trace in traces}
     assert stepped == {2, 4}
+
+
+ENGINE = """
+    import torch
+    def fit(model, x, scaler=None):
+        scaler = scaler or torch.amp.GradScaler("cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler.scale(model(x)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "tells"),
+    [
+        ("fit(model, x)", False),
+        ("if x:\n        fit(model, x)", False),
+        ("for x in range(9):\n        fit(model, x)", True),
+        ("while True:\n        fit(model, x)", True),
+        ("fit(model, x, make_scaler())", True),
+    ],
+)
+def test_a_caller_starts_where_it_tells_more_than_the_helper_does(lab: Laboratory, body: str, tells: bool) -> None:
+    lab.write(engine=ENGINE)
+    traces = lab.traces_of(f"from engine import fit\ndef main(model, x):\n    {body}\n")
+    assert bool([trace for trace in traces if trace.entry.name == "main"]) is tells

@@ -70,3 +70,144 @@ def test_what_looks_like_a_scaler() -> None:
     assert passes("AMP215", "scaler = LossPreScaler()")
     assert not passes("AMP207", "self.unscale_lora_layers(model)")
     assert passes("AMP207", "undo = self.amp.unscale_\nundo(optimizer)")
+
+
+def test_a_word_among_the_choices_of_an_option_is_no_cast() -> None:
+    text = "parser.add_argument('--dtype', choices=['float32', {}])\nx = y / (z + 1e-8)"
+    assert not passes("AMP404", text.format("'float16'"))
+    assert not passes("AMP404", text.format("'bfloat16'"))
+    for cast in ("torch.float16", "float16", "torch.bfloat16", "half"):
+        assert passes("AMP404", text.format("'float64'") + f"\nz = z.to({cast})\nz.half()")
+    assert passes("AMP404", "model = load(name, torch_dtype='float16')\nx = y / (z + 1e-8)")
+
+
+CUDA = "from torch.cuda.amp import autocast, GradScaler"
+BODY = "\n    loss = net(x)\n    loss.backward()\nloss_fn = 1\noptimizer.step()"
+
+
+@pytest.mark.parametrize("code", ["AMP101", "AMP102", "AMP105", "AMP108", "AMP110"])
+@pytest.mark.parametrize(
+    ("head", "region", "enabled"),
+    [
+        (CUDA, "autocast()", True),
+        (CUDA, "autocast(enabled=amp)", True),
+        ("from torch.cuda.amp import GradScaler, autocast", "autocast(amp)", True),
+        ("import torch", "torch.autocast('cuda', dtype=torch.float16)", True),
+        ("from torch.cuda.amp import autocast as cast", "cast()", True),
+        ("from torch.cuda import amp", "amp.autocast()", True),
+        ("from torch.cuda.amp import autocast", "autocast(False)", False),
+        ("from torch.cuda.amp import autocast", "autocast(enabled=False)", False),
+        ("from torch.cuda.amp import GradScaler, autocast", "autocast( enabled = False )", False),
+        ("import torch", "torch.autocast('cuda', enabled=False)", False),
+        ("import torch", "torch.autocast(device_type='cuda', dtype=dtype, enabled=False)", False),
+        ("import torch", "torch.autocast('cuda', enabled=not off)", True),
+        ("from contextlib import *\ndef autocast(enabled): yield", "autocast(False)", False),
+    ],
+)
+def test_a_region_that_may_be_enabled(code: str, head: str, region: str, enabled: bool) -> None:
+    grad = "torch.no_grad(); x.grad; load_state_dict(parameters())"
+    assert passes(code, f"{head}\n{grad}\nwith {region}:{BODY}") is enabled
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.autocast('cuda')",
+        "if amp: autocast()",
+        "with torch.autocast: pass",
+        "with autocast as region: pass",
+        "@torch.autocast\ndef f(x): pass",
+        "from torch.cuda.amp import autocast as cast\ncast()",
+        "cast = torch.autocast\ncast('cuda')",
+    ],
+)
+def test_autocast_that_is_not_entered(line: str) -> None:
+    assert passes("AMP103", line)
+
+
+@pytest.mark.parametrize("line", ["with torch.autocast('cuda'): pass", "@autocast()\ndef f(x): pass", CUDA])
+def test_autocast_that_is_entered(line: str) -> None:
+    assert not passes("AMP103", line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "with torch.autocast(x.device): pass",
+        "with torch.autocast(False): pass",
+        "from torch.amp import GradScaler\nscaler = GradScaler(False)",
+        "from torch import amp\nwith amp.autocast(True): pass",
+        "from compat import autocast\nwith autocast(False): pass",
+        "from torch.cuda.amp import autocast\nwith autocast(torch.bfloat16): pass",
+        "from torch.cuda.amp import autocast as cast\nwith cast(torch.half): pass",
+        "make = partial(autocast, device)",
+        "scaler.update(2)",
+        "with fp16_autocast(x.device): pass",
+    ],
+)
+def test_arguments_that_may_be_wrong(line: str) -> None:
+    assert passes("AMP104", line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.cuda.amp import autocast\nwith autocast(False): pass",
+        f"{CUDA}\nscaler = GradScaler()\nwith autocast(enabled=True): scaler.update()",
+        "class Fabric:\n    def autocast(self): return self.plugin.context()",
+    ],
+)
+def test_arguments_that_cannot_be_wrong(line: str) -> None:
+    assert not passes("AMP104", line)
+
+
+@pytest.mark.parametrize(
+    ("text", "may_be_entered_twice"),
+    [
+        ("region = torch.autocast('cuda')\nwith region:\n    with region: pass", True),
+        ("with torch.autocast('cuda') as region:\n    with region: pass", True),
+        ("@torch.autocast('cuda')\ndef f(x): return f(x)", True),
+        ("def f():\n    with torch.autocast('cuda'):\n        yield 1", True),
+        ("with torch.autocast('cuda'):\n    x = f(x)", False),
+        ("@contextmanager\ndef autocast(enabled=True):\n    yield\nwith autocast(False): pass", False),
+    ],
+)
+def test_objects_that_may_be_entered_twice(text: str, may_be_entered_twice: bool) -> None:
+    assert passes("AMP109", text) is may_be_entered_twice
+
+
+@pytest.mark.parametrize("island", ["torch.autocast('cuda', enabled=False)", "autocast(False)", "cast(enabled = off)"])
+def test_islands_in_a_region(island: str) -> None:
+    region = "with torch.autocast('cuda'):\n    x = net(x)\n    with {}: y = x @ x"
+    assert passes("AMP106", region.format(island))
+    assert not passes("AMP106", region.format("nullcontext()"))
+    assert not passes("AMP106", "from torch.cuda.amp import autocast\nwith autocast(False): y = x @ x")
+
+
+def test_frameworks_that_are_only_spoken_of() -> None:
+    clip = "from torch.nn.utils import clip_grad_norm_\nclip_grad_norm_(p, 1)\n"
+    assert not passes("AMP225", clip + "raise Error(f'Pass `Trainer(precision=16)` to {name}.')")
+    assert passes("AMP225", clip + "make = partial(Accelerator, mixed_precision='fp16')")
+    assert passes("AMP225", clip + "Trainer(precision='16-mixed')")
+    assert not passes("AMP225", clip + "Trainer(precision='bf16-mixed')")
+
+
+def test_averages_in_half() -> None:
+    assert passes("AMP405", "ema = deepcopy(model).half()\nema.update_parameters(model)")
+    assert passes("AMP405", "kept = [p.half() for p in model.parameters()]\nkept[0].lerp_(p, 0.1)")
+    assert not passes("AMP405", "model.half()\nfor p in model.parameters(): p.grad = None\noptimizer.step()")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("log('the scaler is off')", "log('')"),
+        ("log(f'the scaler {scaler.get_scale()} is off')", "log('{scaler.get_scale()}')"),
+        ("log(rf'a {b} c {d} e')", "log('{b} c {d}')"),
+        ("state['scaler'], state['grad scaler']", "state['scaler'], state['grad scaler']"),
+        ('"""A scaler."""\nx = 1', '""\nx = 1'),
+        ("x = '#'  # scaler", "x = '#'  "),
+    ],
+)
+def test_what_is_code(text: str, code: str) -> None:
+    assert code_of(text.encode()).decode() == code

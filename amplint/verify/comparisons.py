@@ -335,13 +335,24 @@ def recreated(case: Case) -> Judgement | None:
 
 
 def scheduler_counts(case: Case) -> Judgement | None:
+    """A scheduler must not move on where the optimizer that it was made for, or any one, was not stepped."""
     nominal = case.run(NOMINAL)
-    for run in CONDITIONS[:3]:
-        seen = case.run(run)
-        before, after = len(nominal.events("scheduler")), len(seen.events("scheduler"))
-        if nominal.steps_taken and before >= nominal.steps_taken and seen.steps_skipped and after > seen.steps_taken:
-            return Judgement("conditional", f"{after} scheduler steps for {seen.steps_taken} optimizer steps", run.name)
+    for paced in dict.fromkeys(event.data["paced"] for event in nominal.events("scheduler")):
+        before, usual, _ = _paces(nominal, paced)
+        for run in CONDITIONS[:3]:
+            after, taken, skipped = _paces(case.run(run), paced)
+            if usual and before >= usual and skipped and after > taken:
+                return Judgement("conditional", f"{after} scheduler steps for {taken} optimizer steps", run.name)
     return None
+
+
+def _paces(seen: Outcome, paced: str | None) -> tuple[int, int, int]:
+    """How often the schedulers of an optimizer were stepped, how often it was itself, and how often that was skipped;
+    all of them together where it is not known which one a scheduler is for."""
+    schedulers = [event for event in seen.events("scheduler") if event.data["paced"] == paced]
+    steps = [step for step in seen.ledger.steps if paced in (None, step.optimizer)]
+    taken = sum(step.gradients is not None for step in steps)
+    return len(schedulers), taken, len(steps) - taken
 
 
 def scale_compared(case: Case) -> Judgement | None:

@@ -377,16 +377,17 @@ class Optimizer(torch.optim.Optimizer):
 
 
 class Scheduler:
-    """Counts its steps."""
+    """Counts its steps; `paced` is the optimizer that it was made for, where that is known."""
 
-    def __init__(self, label: str, ledger: Ledger) -> None:
+    def __init__(self, label: str, ledger: Ledger, paced: Optimizer | None = None) -> None:
         self.label = label
         self.ledger = ledger
+        self.paced = None if paced is None else paced.label
         self.count = 0
 
     def step(self, *args: object, **keywords: object) -> None:
         self.count += 1
-        self.ledger.note("scheduler", count=self.count, label=self.label)
+        self.ledger.note("scheduler", count=self.count, label=self.label, paced=self.paced)
 
     def state_dict(self) -> Any:
         return State("scheduler", {"last_epoch": self.count})

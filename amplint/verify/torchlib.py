@@ -40,6 +40,7 @@ from amplint.verify.props import (
 from amplint.verify.standins import (
     Composite,
     Model,
+    Optimizer,
     Scheduler,
     fitted,
     noise,
@@ -75,7 +76,9 @@ class TorchLibrary(Members):
         if name.startswith(("torch.optim.lr_scheduler", "torch.optim.swa_utils")):
             if last in ("AveragedModel",):
                 return self._copy(args[0]) if args else Unknown(last)
-            return Scheduler(f"{last} in line {self.line}", self.ledger)
+            actual = map(self.actual, (*args, *keywords.values()))
+            paced = next((value for value in actual if isinstance(value, Optimizer)), None)
+            return Scheduler(f"{last} in line {self.line}", self.ledger, paced)
         if name.startswith("torch.optim."):
             given = args[0] if args else keywords.get("params")
             return self.optimizer(
