@@ -90,6 +90,21 @@ def test_the_version_is_instant() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_ctrl_c_while_the_program_starts_is_no_failure_of_it() -> None:
+    code = """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "amplint.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from amplint.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_checking_does_not_import_torch(here: Path) -> None:
     (here / "train.py").write_text(CLIPPED)
     code = (
