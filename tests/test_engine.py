@@ -20,7 +20,7 @@ from amplint.rule import Fault, Rule, Site
 from amplint.run import Run
 from amplint.source import SourceModule
 
-NEEDLES = "'scaler.scale(clip_grad_norm_, autocast, .update(), .step(optimizer), unscale_, backward()'\n"
+NEEDLES = "'scaler.scale(clip_grad_norm_,autocast,.update(),.step(optimizer),unscale_,backward()'\n"
 Analyse = Callable[[SourceModule, object, Sequence[Rule], str], list[tuple[Rule, Fault]]]
 
 
