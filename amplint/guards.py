@@ -257,15 +257,16 @@ def _by_parts(value: Value, assume: dict[Atom, bool]) -> bool | None:
 def contradictory(assume: dict[Atom, bool], latest: Atom) -> bool:
     """Whether a condition that was decided as a whole cannot have come out as it did, now that `latest`, which may be
     about a part of it, is decided."""
+    wholes = [atom for atom in assume if atom[0] == "true" and type(atom[1]) is OpV and atom[1].op in ("and", "or")]
+    if not wholes:
+        return False
     about = [part for part in latest[1:] if isinstance(part, Value)]
-    for atom, decided in assume.items():
-        whole = atom[1]
-        if atom[0] == "true" and isinstance(whole, OpV) and whole.op in ("and", "or"):
-            asked = _asked(whole)
-            if any(part in asked for part in about):
-                found = _by_parts(whole, assume)
-                if found is not None and found is not decided:
-                    return True
+    for atom in wholes:
+        asked = _asked(atom[1])
+        if any(part in asked for part in about):
+            found = _by_parts(atom[1], assume)
+            if found is not None and found is not assume[atom]:
+                return True
     return False
 
 

@@ -211,9 +211,16 @@ def autocast_device(dotted: str) -> str:
 
 
 #: names of objects that drive AMP by themselves, where nothing shows how they were made
-FRAMEWORK_NAMES = re.compile(
+_FRAMEWORK_NAMES = re.compile(
     r"(^|_)(accelerator|accelerate|fabric|deepspeed|ds_engine|colossal\w*|booster)($|_)", re.IGNORECASE
 )
+
+
+@cache
+def names_framework(name: str) -> bool:
+    """Whether an object of this name drives AMP by itself."""
+    return bool(_FRAMEWORK_NAMES.search(name))
+
 
 #: what a machine answers the same whenever it is asked
 LASTING = frozenset(

@@ -199,8 +199,8 @@ def _diverse(states: list[Machine], limit: int) -> list[Machine]:
 
 def _standing(state: Machine) -> Any:
     """How the gradients of all optimizers stand, and what the scalers know."""
-    gradients = frozenset([(optimizer, known.key()) for optimizer, known in state.grads.items()])
-    return gradients, state.default.key(), frozenset(state.books.items())
+    gradients = frozenset([(optimizer, known.key) for optimizer, known in state.grads.items()])
+    return gradients, state.default.key, frozenset(state.books.items())
 
 
 def _in_turn(groups: list[list[Machine]]) -> list[Machine]:
@@ -236,6 +236,7 @@ def _group(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
 
 def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) -> list[Machine]:
     variables, slots = _differences(states)
+    numbers = [number for number in states[0].stack if any(number == other for other, _ in variables)]
     groups: dict[tuple[Any, ...], Machine] = {}
     for state in states:
         key = (
@@ -248,9 +249,9 @@ def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
         if first is state:
             continue
         first.assume = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
-        for number in first.stack:
+        for number in numbers:
             _join(first.frames[number], state.frames[number].items(), point, first)
-        for slot, value in state.heap.items():
+        for slot, value in state.heap.items() if slots else ():
             if first.heap.get(slot) is not value and _is_vague(value):
                 first.heap[slot] = Sym("join", id(point), slot, first.loops)
     return list(groups.values())
@@ -262,10 +263,13 @@ def _differences(states: list[Machine]) -> tuple[list[tuple[int, str]], list[Any
     variables: dict[tuple[int, str], None] = {}
     slots: dict[Any, None] = {}
     for other in others:
-        slots.update((slot, None) for slot, _ in other.heap.items() ^ first.heap.items())
+        # whether they differ is much cheaper to ask than where
+        if other.heap != first.heap:
+            slots.update((slot, None) for slot, _ in other.heap.items() ^ first.heap.items())
         for number in first.stack:
-            differing = other.frames[number].items() ^ first.frames[number].items()
-            variables.update(((number, name), None) for name, _ in differing)
+            if other.frames[number] != first.frames[number]:
+                differing = other.frames[number].items() ^ first.frames[number].items()
+                variables.update(((number, name), None) for name, _ in differing)
     return list(variables), list(slots)
 
 

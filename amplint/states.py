@@ -93,10 +93,11 @@ class Gradients:
     maybe: bool = False
     window: int = 0
     leftover: bool = False
+    #: what distinguishes two states when paths are merged
+    key: tuple[object, ...] = field(init=False, repr=False)
 
-    def key(self) -> tuple[object, ...]:
-        """What distinguishes two states when paths are merged."""
-        return (
+    def __post_init__(self) -> None:
+        key = (
             self.kind,
             self.scaler,
             self.epoch,
@@ -107,6 +108,7 @@ class Gradients:
             min(self.window, 2),
             self.leftover,
         )
+        object.__setattr__(self, "key", key)
 
 
 NOTHING = Gradients("N")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amplint.execution import MODULE_BUDGET, Executor, OutOfBudget, initial, worth_keeping
-from amplint.library import FRAMEWORK_NAMES
+from amplint.library import names_framework
 from amplint.library import role as library_role
 from amplint.machine import Machine, merge
 from amplint.program import (
@@ -328,7 +328,7 @@ def _parameters(
         if annotated is not None:
             values.append(annotated)
             continue
-        lasting = param.name in roles or FRAMEWORK_NAMES.search(param.name) or drive is None
+        lasting = param.name in roles or names_framework(param.name) or drive is None
         tag = () if lasting else (drive,)
         values.append(Sym("param", env.source.path, scope.qualname, *tag, param.name))
     return values

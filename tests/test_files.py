@@ -295,7 +295,7 @@ def test_git_and_the_walk_agree(here: Path) -> None:
         ('"""half"""\nx = 1  # .half\n', '""\nx = 1  \n'),
         ("x = 'is #none'  # but this is one\n", "x = 'is #none'  \n"),
         ("x = 'it is # no comment'  # but this is\n", "x = ''  \n"),
-        ("x = r'''a \\''' b'''\ny = '\"\"\"'\nz = '\"\"\"'\n", 'x = \'\'\ny = \'"""\'\nz = \'"""\'\n'),
+        ("x = r'''a \\''' b'''\ny = '\"\"\"'\nz = '\"\"\"'\n", "x = ''\ny = '\"\"\"'\nz = '\"\"\"'\n"),
         ('x = f"""{model.half()}"""\n', 'x = "{model.half()}"\n'),
         ('"never closed\nmodel.half()  # here\n', '"never closed\nmodel.half()  \n'),
         ('"""never closed\nmodel.half()\n', '"""never closed\nmodel.half()\n'),

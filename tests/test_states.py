@@ -159,12 +159,12 @@ def test_a_true_gradient_that_perhaps_comes_to_scaled_ones_perhaps_mixes() -> No
 )
 def test_what_tells_two_states_apart(change: dict[str, object]) -> None:
     parts: dict[str, object] = {"kind": "S", "scaler": SCALER, "origin": BEFORE, "last": BEFORE, "window": 1}
-    assert Gradients(**parts).key() == Gradients(**parts).key()  # type: ignore[arg-type]
-    assert Gradients(**{**parts, **change}).key() != Gradients(**parts).key()  # type: ignore[arg-type]
+    assert Gradients(**parts).key == Gradients(**parts).key  # type: ignore[arg-type]
+    assert Gradients(**{**parts, **change}).key != Gradients(**parts).key  # type: ignore[arg-type]
 
 
 def test_long_windows_are_alike() -> None:
-    assert Gradients("S", window=2).key() == Gradients("S", window=7).key()
+    assert Gradients("S", window=2).key == Gradients("S", window=7).key
 
 
 # --- the book of a scaler ------------------------------------------------------------------------

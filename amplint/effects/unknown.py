@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from amplint import library
@@ -49,6 +50,19 @@ _BENIGN_EXT = re.compile(
 )
 
 
+@cache
+def _saves(name: str) -> bool:
+    return bool(re.search(r"save|dump|checkpoint|ckpt|snapshot", name, re.IGNORECASE))
+
+
+@cache
+def _is_harmless(name: str) -> bool:
+    """Whether a call of this name leaves gradients and scales alone."""
+    return bool(library.HARMLESS_NAMES.search(name)) and not re.search(
+        r"unscale|backward|optimi[sz]e|update_param|step", name
+    )
+
+
 class Unknown:
     """Calls of which nothing is known, and what they may have done with what they were given, for one executor."""
 
@@ -67,7 +81,7 @@ class Unknown:
         if isinstance(callee, Result) and callee.taint.foreign:
             return [(state, Result(callee, tuple(pos), state.loops, taint=Taint(foreign=True)), None)]
         arguments = [*pos, *(v for _, v in sorted(kw.items()))]
-        if re.search(r"save|dump|checkpoint|ckpt|snapshot", name, re.IGNORECASE) and not isinstance(callee, Ext):
+        if _saves(name) and not isinstance(callee, Ext):
             for value in arguments:
                 if isinstance(value, (DictV, StateOf, Instance)) and self.effects.containers.contents(value, state):
                     self.effects.saving.save(value, name, site, state)
@@ -128,10 +142,7 @@ class Unknown:
         receiver = callee.base if isinstance(callee, AttrOf) else callee.self if isinstance(callee, Func) else None
         if isinstance(callee, Ext) and _BENIGN_EXT.search(callee.dotted):
             return
-        harmless = bool(library.HARMLESS_NAMES.search(name)) and not re.search(
-            r"unscale|backward|optimi[sz]e|update_param|step", name
-        )
-        if not harmless:
+        if not _is_harmless(name):
             for value in arguments:
                 self._lose(value, state, 0)
         if isinstance(receiver, (Instance, Super)):

@@ -108,7 +108,7 @@ class Binding:
         if role == "optimizer" and not value.taint.foreign:
             return self.as_optimizer(value)
         last = path.rpartition(".")[2]
-        if library.FRAMEWORK_NAMES.search(last):
+        if library.names_framework(last):
             return Framework(("inferred", value), last)
         return value
 
