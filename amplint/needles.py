@@ -13,16 +13,34 @@ CASTS_TO_HALF: Final = (
     b".half",
     b"HalfTensor",
     re.compile(rb"float16(?:(?<![\w\"']float16)|(?<=[^\w\"']bfloat16))"),
-    re.compile(rb"dtype\s*=\s*[\"']b?float16"),
+    re.compile(rb"dtype\s{0,40}=\s{0,40}[\"']b?float16"),
 )
 
-#: autocast where a region may be enabled: neither an import, nor a definition of that name, nor a call that is given
-#: False; it begins with the word, which is what the search for it is fast with
-ENABLES: Final = re.compile(
-    rb"autocast(?:(?!\w*[ \t]*\(\s*(?:(?:[^()]*,\s*)?enabled\s*=\s*)?False\b)(?<!import autocast)(?<!def autocast)"
-    rb"(?!(?<=, autocast)[ \t]*$)|[ \t]+as\b)",
-    re.MULTILINE,
-)
+# Patterns begin with letters, for which a search is fast, and repeat nothing without a bound, so that no file takes
+# more than linear time.
+
+
+def spaced(pattern: bytes) -> re.Pattern[bytes]:
+    """A pattern in which `~` stands for white space, if any, line continuations included."""
+    return re.compile(pattern.replace(b"~", rb"[\s\\]{0,40}"), re.MULTILINE)
+
+
+#: the name of the class, where it is neither imported nor defined
+MENTIONED: Final = rb"(?<!import autocast)(?<!def autocast)(?!(?<=, autocast)[ \t)]{0,40}$)"
+#: the class, or what a module calls like it, under another name
+RENAMED: Final = rb"\w{0,40}[\s\\]{1,40}as\b"
+_DISABLED = rb"\w{0,40}~\(~(?:(?:[^()]{0,200},~)?enabled~=~)?False~[,)]"
+
+
+def directly_behind(*heads: str) -> bytes:
+    """A pattern for what stands before the name of autocast in its usual spellings, where it is none of these words."""
+    modules = ("", "torch.", "torch.amp.", "torch.cuda.amp.", "torch.cpu.amp.", "amp.", "cuda.amp.")
+    spellings = (f"{head}{module}autocast" for head in heads for module in modules)
+    return b"".join(rb"(?<!%b)" % re.escape(spelling).encode() for spelling in spellings)
+
+
+#: autocast where a region may be enabled: not a call that is given False
+ENABLES: Final = spaced(rb"autocast(?:(?!%b)%b|%b)" % (_DISABLED, MENTIONED, RENAMED))
 
 #: the scaler's method, whether it is called or handed on
 UNSCALES: Final = re.compile(rb"unscale_(?!\w)(?<!\wunscale_)")

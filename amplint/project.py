@@ -493,7 +493,7 @@ class Project:
         if not level and (not parts or parts[0] in EXTERNAL_ROOTS):
             return
         for base in self._bases(folder, level, parts[0] if parts else "__init__"):
-            target = os.sep.join((base, *parts))
+            target = os.path.join(base, *parts)
             if level and not _lies_in(target, str(self.root)):
                 return
             for file in self._named(target) if parts else (os.path.join(base, "__init__.py"),):

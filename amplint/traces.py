@@ -109,7 +109,7 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
         if s.name in speaking
         or not telling.isdisjoint(s.words - {s.name})
         or _opens_a_region(s)
-        or (not env.relevant_imports.isdisjoint(s.words) and _drives(s))
+        or _drives(s, env.relevant_imports)
     ]
     called = _called_names(env)
     roots = [s for s in candidates if s.name not in called]
@@ -133,11 +133,16 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     return traces
 
 
-def _drives(scope: Scope) -> bool:
-    """Whether a function tells what it calls in other modules more than their own text does: how often it is called, or
-    with which scaler."""
-    return any(map(_SCALER.search, scope.words)) or any(
-        isinstance(stmt, Loop) and stmt.kind != "comprehension" for stmt in walk(scope.body)
+def _drives(scope: Scope, imports: frozenset[str]) -> bool:
+    """Whether a function tells of what it calls in other modules more than these do themselves: in which order, how
+    often, or with which scaler."""
+    called = imports & scope.words
+    return len(called) > 1 or (
+        bool(called)
+        and (
+            any(map(_SCALER.search, scope.words))
+            or any(isinstance(stmt, Loop) and stmt.kind != "comprehension" for stmt in walk(scope.body))
+        )
     )
 
 
@@ -214,7 +219,7 @@ def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
     states = [s for s, _ in outcomes]
     if states and "globals" not in env.shared:
         env.shared["globals"] = (dict(states[0].frames[number]), worth_keeping(states[0].heap))
-    if executor.truncated:
+    if executor.runs_short:
         executor.executed = before
     return _finish(executor, scope, states)
 
@@ -385,7 +390,7 @@ def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope,
             finals = _drive(env, executor, entry, again, 1)
     except OutOfBudget:
         executor.truncated = True
-    if executor.truncated:
+    if executor.runs_short:
         # not all of what was called has been seen from here
         executor.executed = before | {scope}
     return _finish(executor, scope, finals)

@@ -10,6 +10,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.names import names_of
+from amplint.needles import MENTIONED, RENAMED, spaced
 from amplint.program import Assign, Attr, Branch, Call, Name, Op, Param, parts_of, path_of, walk
 from amplint.program import Const as Literal
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -27,18 +28,23 @@ _COMPARISONS = frozenset({"not", "==", "!=", "<", "<=", ">", ">=", "is", "is not
 _FLAG_NAMES = re.compile(r"amp|fp16|bf16|half|mixed|enable|autocast|^(use|is|no|with|do)_", re.IGNORECASE)
 _TENSORS = frozenset({"torch.Tensor", "Tensor", "torch.nn.Parameter", "nn.Parameter"})
 _NOT_A_FLAG = re.compile(r"dtype|type$|device|precision|ctx|context", re.IGNORECASE)
-#: an argument other than the flag that `torch.cuda.amp` takes first, or a call under another name
-_ARGUED = re.compile(
-    rb"(?<!def )(?:autocast|GradScaler)\w*\((?!\s*(?:(?:enabled\s*=\s*)?(?:True|False)\s*,?\s*)?\))"
-    rb"|(?:autocast|GradScaler) +as\b|caler\.update\(\s*[^\s)]"
-    rb"|^(?![ \t]*(?:from|import)\b)[^\n]*\b(?:autocast|GradScaler)\b(?! *\()",
-    re.MULTILINE,
+#: calls that may have a wrong argument in whatever class it is, and classes under another name
+_ARGUED = (
+    spaced(rb"autocast(?<!def autocast)\w{0,40}~\((?!~(?:(?:enabled~=~)?(?:True|False)~,?~)?\))"),
+    spaced(rb"GradScaler\w{0,40}~\((?!~(?:enabled~=~(?:True|False)~,?~)?\))"),
+    spaced(rb"caler\.update~\(~[^\s)]"),
+    spaced(rb"autocast(?:%b|\b(?<!\wautocast)(?!~\()%b)" % (RENAMED, MENTIONED)),
+    spaced(rb"GradScaler(?:%b|\b(?!~\()(?<!import GradScaler)(?!(?<=, GradScaler)[ \t)]{0,40}$))" % RENAMED),
 )
-_FLAG_FIRST = re.compile(rb"(?:autocast|GradScaler)\w*\(\s*(?:True|False)")
-#: the classes that take the device first, or some that are brought in from elsewhere
-_DEVICE_FIRST = re.compile(
-    rb"torch\.(?:amp|autocast)\b|(?<!cuda\.)\bamp\.(?:autocast|GradScaler)\b"
-    rb"|from +(?!torch\.cuda\.amp\b)[\w.]+ +import +(?:\([^)]*|[^\n(]*)\b(?:autocast|GradScaler|amp|\*)"
+#: a flag where `torch.cuda.amp.autocast` takes it, and others take the device
+_FLAG_FIRST = spaced(rb"autocast\w{0,40}~\(~(?:True|False)")
+#: these others, or some that are brought in from elsewhere
+_DEVICE_FIRST = (
+    re.compile(
+        rb"from[ \t]{1,40}(?!torch\.cuda\.amp\b)[\w.]{1,200}[ \t]{1,40}import[ \t]{0,40}"
+        rb"(?:\([^)]{0,400}|[^\n(]{0,400})(?:\b(?:autocast|amp)\b|\*)"
+    ),
+    re.compile(rb"autocast(?<=\.autocast)(?<!cuda\.amp\.autocast)"),
 )
 
 
@@ -159,8 +165,8 @@ class AmpBadArgument(Rule):
     severity = Severity.ERROR
     needles = (
         (b"autocast", b"GradScaler", b"caler.update("),
-        (_ARGUED, _FLAG_FIRST),
-        (_ARGUED, _DEVICE_FIRST),
+        (*_ARGUED, _FLAG_FIRST),
+        (*_ARGUED, *_DEVICE_FIRST),
     )
     fix = "safe"
     confirmed_by = "raise"

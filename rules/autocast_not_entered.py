@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from amplint.finding import Severity
 from amplint.layout import enclosing
 from amplint.library import role
 from amplint.names import Names, names_of
+from amplint.needles import MENTIONED, RENAMED, directly_behind, spaced
 from amplint.program import Call, Evaluate, Expr, Region, Scope, walk
 from amplint.rule import Fault, Rule, Site
 
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
 
 
-#: a statement that begins with the call, or the name without a call
-_NOT_ENTERED = re.compile(
-    rb"(?:^|[:;])[ \t]*[\w.]*autocast\w*[ \t]*\(|\bautocast +as\b"
-    rb"|^(?![ \t]*(?:from|import)\b)[^\n]*\bautocast\b(?![ \t]*\()",
-    re.MULTILINE,
+#: a call that is not obviously entered or kept, or the name without a call
+_NOT_ENTERED = spaced(
+    rb"autocast(?:%b|(?<!\wautocast)\b(?![ \t]{0,40}\()%b|(?=\w{0,40}[ \t]{0,40}\()(?<!def autocast)%b)"
+    % (RENAMED, MENTIONED, directly_behind("with ", "@", "= ", "return "))
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from amplint.finding import Severity
 from amplint.layout import function_of, same_function
 from amplint.library import role
 from amplint.names import names_of
-from amplint.needles import ENABLES
+from amplint.needles import ENABLES, MENTIONED, RENAMED, directly_behind, spaced
 from amplint.program import Call, Name, Scope, path_of, walk
 from amplint.rule import Fault, Rule, Site
 
@@ -20,12 +19,8 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
 
 
-#: an object that outlives a `with` statement: of a decorator, or one that has a name
-_KEPT = re.compile(
-    rb"@[^\n]*autocast|\bautocast +as\b|autocast[^\n]*\) *as\b"
-    rb"|^(?![ \t]*(?:(?:async +)?with|def|class|from|import)\b)[^\n]*autocast\w*[ \t]*\(",
-    re.MULTILINE,
-)
+#: an object that may outlive a `with` statement: of a decorator, or one that has a name
+_KEPT = spaced(rb"autocast(?:%b|[^\n]{0,200}\)[ \t]{0,40}as\b|%b%b)" % (RENAMED, MENTIONED, directly_behind("with ")))
 
 
 class AutocastObjectReentered(Rule):

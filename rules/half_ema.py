@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
 
 
-#: what makes an average: a copy of a model, a class of its own, or a loop over the weights
+#: what makes an average besides a walk over the weights: a copy of a model, or a class of its own
 _COPIES = (b"deepcopy", b"Average", b"EMA", b"Ema")
-_OF_ALL_WEIGHTS = re.compile(rb"in\b[^\n]*(?:param|state_dict)")
 
 
 class HalfEma(Rule):
@@ -143,7 +142,7 @@ class HalfEma(Rule):
     severity = Severity.WARNING
     needles = (
         CASTS_TO_HALF,
-        (*_COPIES, _OF_ALL_WEIGHTS),
+        (*_COPIES, b"parameters(", b"state_dict"),
         (*_COPIES, b".lerp_(", b".lerp(", b".add_(", b".mul_("),
         (b".lerp_(", b".lerp(", b".add_(", b".mul_(", b"update_parameters(", b".step(", b".update("),
     )

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _SMALL = re.compile(
     rb"\d\.?[eE]-(?:0?[789]|\d\d)|\.0000000|finfo|\*\* ?\(?-|[eE]-\d+\)* ?(?:\*|/)|/ ?\(*\d[\d.]*[eE]\+?\d"
 )
-#: how a model is cast, whose optimizer may have such an epsilon by default
-_MODEL_CAST = re.compile(rb"(?:half|bfloat16)\(|HalfTensor|dtype *=|\.(?:to|type)\([^)]*(?:dtype|half|float16)")
 #: below half of the smallest float16 number, 2**-24, a constant is rounded to zero
 SMALLEST = 2.0**-25
 _BOUNDS = frozenset({"clamp", "clamp_", "clamp_min", "clamp_min_", "clip"})
@@ -122,7 +120,7 @@ class HalfEpsilon(Rule):
     needles = (
         (*CASTS_TO_HALF, ENABLES),
         (_SMALL, b"Adam"),
-        (_SMALL, _MODEL_CAST),
+        (_SMALL, *CASTS_TO_HALF),
     )
     confirmed_by = "state"
     yields_to = ("AMP401",)
@@ -139,7 +137,7 @@ class HalfEpsilon(Rule):
                     f"{constant.value:g} is zero in float16, so that it protects from nothing here",
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
                 )
-        if "Adam" in unit.source.text and _MODEL_CAST.search(unit.source.text.encode()):
+        if "Adam" in unit.source.text:
             yield from _optimizers(unit)
 
 

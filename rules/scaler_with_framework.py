@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 #: where a framework is made, or a class for it
 _MADE = re.compile(
-    rb"(?:Accelerator|Trainer|Fabric|TrainingArguments)(?: *\(| +as\b)|partial\(\s*[\w.]*(?:Accelerator|Trainer|Fabric)"
+    rb"(?:Accelerator|Trainer|Fabric|TrainingArguments)(?:\s{0,40}\(|\s{1,40}as\b)"
+    rb"|(?:=\s{0,40}|partial\(\s{0,40})[\w.]{0,60}(?:Accelerator|Trainer|Fabric)\b"
 )
 _FRAMEWORKS = (_MADE, b"LightningModule")
 #: that it works in float16, or that this is left open
-_SCALING = re.compile(rb"fp16|['\"]16|recision[^\n]{0,20}\b16\b|\baccelerate\b")
+_SCALING = (b"fp16", re.compile(rb"16\b(?<!\w16)"), b"accelerate")
 #: a scaler, or torch's own functions that clip
 _BESIDE = (b"Scaler", b"nn.utils", b"nn import")
 
@@ -118,7 +119,7 @@ class ScalerWithFramework(Rule):
         (b"Scaler", b"clip_grad"),
         _FRAMEWORKS,
         (_MADE, b"Scaler"),
-        (_SCALING, b"LightningModule"),
+        (*_SCALING, b"LightningModule"),
     )
     near = (((_MADE,), (b"clip_grad",)), ((b"Trainer(",), _BESIDE))
 

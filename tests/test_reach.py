@@ -308,6 +308,8 @@ ENGINE = """
         scaler.scale(model(x)).backward()
         scaler.step(optimizer)
         scaler.update()
+    def save(model):
+        torch.save(model.state_dict(), "x.pt")
 """
 
 
@@ -319,9 +321,38 @@ ENGINE = """
         ("for x in range(9):\n        fit(model, x)", True),
         ("while True:\n        fit(model, x)", True),
         ("fit(model, x, make_scaler())", True),
+        ("fit(model, x)\n    save(model)", True),
     ],
 )
 def test_a_caller_starts_where_it_tells_more_than_the_helper_does(lab: Laboratory, body: str, tells: bool) -> None:
     lab.write(engine=ENGINE)
-    traces = lab.traces_of(f"from engine import fit\ndef main(model, x):\n    {body}\n")
+    traces = lab.traces_of(f"from engine import fit, save\ndef main(model, x):\n    {body}\n")
     assert bool([trace for trace in traces if trace.entry.name == "main"]) is tells
+
+
+def test_the_order_of_helpers_is_what_their_caller_tells(lab: Laboratory) -> None:
+    lab.write(
+        helpers="""
+        import torch
+        def back(s, loss):
+            s.scale(loss).backward()
+        def clip(model):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        def finish(s, opt):
+            s.step(opt)
+            s.update()
+        """
+    )
+    source = """
+    import torch
+    import helpers
+    class Trainer:
+        def __init__(self, model, opt):
+            self.model, self.opt = model, opt
+            self.gs = torch.amp.GradScaler("cuda")
+        def train_one(self, x):
+            helpers.back(self.gs, self.model(x).sum())
+            helpers.clip(self.model)
+            helpers.finish(self.gs, self.opt)
+    """
+    assert [event for event in events(lab, source, "clip") if event.state.kind == "S" or event.before]

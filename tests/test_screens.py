@@ -101,6 +101,10 @@ BODY = "\n    loss = net(x)\n    loss.backward()\nloss_fn = 1\noptimizer.step()"
         ("import torch", "torch.autocast('cuda', enabled=False)", False),
         ("import torch", "torch.autocast(device_type='cuda', dtype=dtype, enabled=False)", False),
         ("import torch", "torch.autocast('cuda', enabled=not off)", True),
+        ("import torch", "torch.autocast('cuda', enabled=False if cpu else True)", True),
+        ("import torch", "torch.autocast('cuda', enabled=False or not cpu)", True),
+        ("from torch import autocast \\\n    as cast", "cast()", True),
+        ("from torch.cuda.amp import (\n    autocast\n    as cast,\n)", "cast()", True),
         ("from contextlib import *\ndef autocast(enabled): yield", "autocast(False)", False),
     ],
 )
@@ -119,6 +123,10 @@ def test_a_region_that_may_be_enabled(code: str, head: str, region: str, enabled
         "@torch.autocast\ndef f(x): pass",
         "from torch.cuda.amp import autocast as cast\ncast()",
         "cast = torch.autocast\ncast('cuda')",
+        "import torch; cast = torch.autocast\ncast('cuda')",
+        "(autocast())",
+        "torch . autocast('cuda')",
+        "from helpers import autocast_context as context\ncontext()",
     ],
 )
 def test_autocast_that_is_not_entered(line: str) -> None:
@@ -143,6 +151,14 @@ def test_autocast_that_is_entered(line: str) -> None:
         "make = partial(autocast, device)",
         "scaler.update(2)",
         "with fp16_autocast(x.device): pass",
+        "from torch.cuda.amp import GradScaler\nscaler = GradScaler(False)",
+        "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\nShardedGradScaler(True)",
+        "import torch as th\nwith th.autocast(False): pass",
+        "scaler = GradScaler ('cuda')",
+        "with autocast (torch.bfloat16): pass",
+        "from torch.amp import GradScaler \\\n    as Scaler\nScaler(False)",
+        "from torch.amp import GradScaler\tas Scaler\nScaler(False)",
+        "scaler = GradScaler()\nscaler.update (2)",
     ],
 )
 def test_arguments_that_may_be_wrong(line: str) -> None:
@@ -154,6 +170,7 @@ def test_arguments_that_may_be_wrong(line: str) -> None:
     [
         "from torch.cuda.amp import autocast\nwith autocast(False): pass",
         f"{CUDA}\nscaler = GradScaler()\nwith autocast(enabled=True): scaler.update()",
+        f"{CUDA}\nscaler = GradScaler(enabled=False)",
         "class Fabric:\n    def autocast(self): return self.plugin.context()",
     ],
 )
@@ -168,6 +185,10 @@ def test_arguments_that_cannot_be_wrong(line: str) -> None:
         ("with torch.autocast('cuda') as region:\n    with region: pass", True),
         ("@torch.autocast('cuda')\ndef f(x): return f(x)", True),
         ("def f():\n    with torch.autocast('cuda'):\n        yield 1", True),
+        ("cast = torch.autocast\n@cast('cuda')\ndef f(n): return f(n - 1)", True),
+        ("def __init__(self): self.region = torch.autocast('cuda')", True),
+        ("with (region := torch.autocast('cuda')):\n    with region: pass", True),
+        ("with torch.device('cuda'): region = torch.autocast('cuda')", True),
         ("with torch.autocast('cuda'):\n    x = f(x)", False),
         ("@contextmanager\ndef autocast(enabled=True):\n    yield\nwith autocast(False): pass", False),
     ],
@@ -176,7 +197,9 @@ def test_objects_that_may_be_entered_twice(text: str, may_be_entered_twice: bool
     assert passes("AMP109", text) is may_be_entered_twice
 
 
-@pytest.mark.parametrize("island", ["torch.autocast('cuda', enabled=False)", "autocast(False)", "cast(enabled = off)"])
+@pytest.mark.parametrize(
+    "island", ["torch.autocast('cuda', enabled=False)", "autocast(False)", "cast(enabled = off)\nFalse"]
+)
 def test_islands_in_a_region(island: str) -> None:
     region = "with torch.autocast('cuda'):\n    x = net(x)\n    with {}: y = x @ x"
     assert passes("AMP106", region.format(island))
@@ -184,17 +207,40 @@ def test_islands_in_a_region(island: str) -> None:
     assert not passes("AMP106", "from torch.cuda.amp import autocast\nwith autocast(False): y = x @ x")
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "PRECISION = 16\nFabric(precision=PRECISION)",
+        "Trainer(precision=\n16)",
+        "Made = accelerate.Accelerator\nMade(mixed_precision='fp16')",
+        "from accelerate import (\n    Accelerator\n    as Made,\n)\nMade()",
+    ],
+)
+def test_frameworks_in_float16(made: str) -> None:
+    assert passes("AMP225", f"from torch.nn.utils import clip_grad_norm_\n{made}\nclip_grad_norm_(p, 1)")
+
+
+@pytest.mark.parametrize(
+    "cast", ["model.to(torch.device('cuda'), torch.float16)", "kind = torch.float16\nmodel.to(kind)", "model.half ()"]
+)
+def test_models_whose_optimizer_has_an_epsilon(cast: str) -> None:
+    assert passes("AMP404", f"{cast}\ntorch.optim.Adam(model.parameters())")
+
+
 def test_frameworks_that_are_only_spoken_of() -> None:
     clip = "from torch.nn.utils import clip_grad_norm_\nclip_grad_norm_(p, 1)\n"
     assert not passes("AMP225", clip + "raise Error(f'Pass `Trainer(precision=16)` to {name}.')")
     assert passes("AMP225", clip + "make = partial(Accelerator, mixed_precision='fp16')")
     assert passes("AMP225", clip + "Trainer(precision='16-mixed')")
-    assert not passes("AMP225", clip + "Trainer(precision='bf16-mixed')")
+    assert not passes("AMP225", clip + "Trainer(precision='32-true')")
 
 
 def test_averages_in_half() -> None:
     assert passes("AMP405", "ema = deepcopy(model).half()\nema.update_parameters(model)")
     assert passes("AMP405", "kept = [p.half() for p in model.parameters()]\nkept[0].lerp_(p, 0.1)")
+    assert passes(
+        "AMP405", "kept = [\n    p.half()\n    for p in (\n        model.parameters()\n    )\n]\nkept[0].add_(p)"
+    )
     assert not passes("AMP405", "model.half()\nfor p in model.parameters(): p.grad = None\noptimizer.step()")
 
 
@@ -211,3 +257,32 @@ def test_averages_in_half() -> None:
 )
 def test_what_is_code(text: str, code: str) -> None:
     assert code_of(text.encode()).decode() == code
+
+
+PATTERNS = {
+    needle
+    for rule in registry.all_rules()
+    for needles in (rule.needles, *rule.near)
+    for group in needles
+    for needle in group
+    if not isinstance(needle, bytes)
+}
+HOSTILE = (
+    "autocast(|autocast|autocast( |(|enabled=| |\n|in |.to(|@|from a import |a.|GradScaler|GradScaler(|enabled = |, |"
+    "dtype = |float16|1e|= |Trainer|partial( |as "
+).split("|")
+
+
+@pytest.mark.parametrize("repeated", HOSTILE, ids=ascii)
+def test_no_pattern_takes_more_than_linear_time(repeated: str) -> None:
+    for prefix in ("", "autocast(", "from a import ", "autocast(a, enabled", "with torch.autocast", "partial("):
+        data = (prefix + repeated * (300_000 // len(repeated))).encode()
+        for pattern in PATTERNS:
+            pattern.search(data)
+
+
+def test_patterns_are_no_question_in_notebooks() -> None:
+    rule = registry.find("AMP103")
+    assert rule is not None
+    cell = b'{"cells": [{"source": ["import torch\\n", "torch.autocast(\\"cuda\\")\\n", "x = 1"]}]}'
+    assert Screen([rule]).rules_for(cell, is_notebook=True)

@@ -220,6 +220,11 @@ class Executor:
             self._run_short()
         return self._dispatch[type(stmt)](stmt, state)  # type: ignore[no-any-return]
 
+    @property
+    def runs_short(self) -> bool:
+        """Whether fewer paths than usual are followed, so that a part of what is called may not have been reached."""
+        return self.limit < HARD_LIMIT
+
     def start_entry(self) -> None:
         """Begin a new entry: a budget of its own, as far as the module's is not used up."""
         self.truncated, self.limit = False, HARD_LIMIT
