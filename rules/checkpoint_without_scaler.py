@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: a collection of optimizers, by its name
 _OPTIMIZERS = re.compile(r"(^|[._])(optim\w*|opts)s?$")
+#: whose state makes a checkpoint one to resume from
+_RESUMED = re.compile(rb"optimi[sz]er|opts?\b|sched")
 
 
 class CheckpointWithoutScaler(Rule):
@@ -118,7 +120,7 @@ class CheckpointWithoutScaler(Rule):
     name = "checkpoint-without-scaler"
     severity = Severity.WARNING
     needles = ((b"scaler", b"Scaler"), (b"save", b"state", b"heckpoint", b"ckpt", b"dump"))
-    near = (((b"scaler", b"Scaler"),), ((b"state_dict",), (b"save", b"dump")))
+    near = (((b"scaler", b"Scaler"),), ((b"state_dict",), (b"save", b"dump"), (_RESUMED,)))
     fix = "safe"
     confirmed_by = "own"
 
