@@ -13,7 +13,8 @@ CASTS_TO_HALF: Final = (
     b".half",
     b"HalfTensor",
     re.compile(rb"float16(?:(?<![\w\"']float16)|(?<=[^\w\"']bfloat16))"),
-    re.compile(rb"dtype\s{0,40}=\s{0,40}[\"']b?float16"),
+    re.compile(rb"dtype[\s\"'(]{0,40}[=:][\s(]{0,40}[\"']b?float16"),
+    re.compile(rb"getattr\([^,()]{0,80},\s{0,40}[\"']b?(?:float16|half)"),
 )
 
 # Patterns begin with letters, for which a search is fast, and repeat nothing without a bound, so that no file takes
@@ -25,8 +26,8 @@ def spaced(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern.replace(b"~", rb"[\s\\]{0,40}"), re.MULTILINE)
 
 
-#: the name of the class, where it is neither imported nor defined
-MENTIONED: Final = rb"(?<!import autocast)(?<!def autocast)(?!(?<=, autocast)[ \t)]{0,40}$)"
+#: the name of the class, where it is not the first that is imported, nor defined
+MENTIONED: Final = rb"(?<!import autocast)(?<!def autocast)"
 #: the class, or what a module calls like it, under another name
 RENAMED: Final = rb"\w{0,40}[\s\\]{1,40}as\b"
 _DISABLED = rb"\w{0,40}~\(~(?:(?:[^()]{0,200},~)?enabled~=~)?False~[,)]"

@@ -50,8 +50,7 @@ MAX_KEPT, KEPT = 150, 110
 class ModuleEnv:
     """A lowered module of the project with the facts that are cheap to read off its names.
 
-    `shared` is scratch space of the execution (the module's globals, decorators, ...), so that it
-    lives as long as the module does.
+    `shared` keeps what rules and analyses read off the module alone, so that it lives as long as the module does.
     """
 
     def __init__(self, source: SourceModule, file: Path | None, project: Project, number: int) -> None:
@@ -68,6 +67,11 @@ class ModuleEnv:
     @cached_property
     def program(self) -> Program:
         return lower(self.source.tree)
+
+    @cached_property
+    def tells(self) -> bool:
+        """Whether the module is worth looking into where another one imports it."""
+        return self.file is not None and _tells(self.source.text.encode(errors="replace"), self.file)
 
     @property
     def is_lowered(self) -> bool:
@@ -547,18 +551,19 @@ class Project:
         key = Path(os.path.realpath(file))
         if key in self._modules:
             known = self._modules[key] = self._modules.pop(key)  # the last that was asked for
-            return known
+            # a file that was checked itself is no better known to others than one that was not
+            return known if known is not None and known.tells else None
         self._modules[key] = None
         if key in self._read:
             source, program = self._read[key]
             env = self._modules[key] = ModuleEnv(source, key, self, next(self._numbers))
             env.program = program
-            return env
+            return env if env.tells else None
         try:
             data = key.read_bytes()
         except OSError:
             return None
-        if len(data) > MAX_BYTES or not (VOCABULARY.search(data) or file.name == "__init__.py"):
+        if not _tells(data, key):
             return None
         display = self._display(importer, file)
         try:
@@ -584,6 +589,11 @@ class Project:
             return Path(os.path.realpath(file)).relative_to(Path.cwd()).as_posix()
         except ValueError:
             return file.as_posix()
+
+
+def _tells(data: bytes, file: Path) -> bool:
+    """Whether a module is worth reading where another one imports it."""
+    return len(data) <= MAX_BYTES and bool(file.name == "__init__.py" or VOCABULARY.search(data))
 
 
 def _lies_in(path: str, folder: str) -> bool:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from amplint.rule import Needle, Needles, Rule
 
-#: strings and comments in the order in which they begin, so that a quote inside of one begins no other
+#: strings and comments in the order in which they begin, so that a quote inside of one begins no other; a string that
+#: nothing ends is one up to the end of the line or of the file, so that no quote is looked at twice
 _QUOTED = re.compile(
-    rb"(?P<prefix>[rRbBuUfF]{0,2})(?:(?P<triple>\"\"\"|\'\'\')(?:\\.|[^\\])*?(?P=triple)"
-    rb"|\"(?:\\.|[^\"\\\n])*\"|\'(?:\\.|[^\'\\\n])*\')|#[^\n]*",
+    rb"(?P<prefix>[rRbBuUfF]{0,2})(?:(?P<triple>\"\"\"|\'\'\')(?:\\.|[^\\])*?(?:(?P=triple)|\Z)"
+    rb"|\"(?:\\.|[^\"\\\n])*\"?|\'(?:\\.|[^\'\\\n])*\'?)|#[^\n]*",
     re.DOTALL,
 )
 #: what an f-string executes
@@ -47,7 +48,9 @@ def code_of(data: bytes) -> bytes:
         text = match[0]
         if text.startswith(b"#"):
             return b""
-        if not match["triple"] and text.count(b" ") < WORDS_OF_A_MESSAGE:
+        quote = match["triple"] or text[len(match["prefix"]) :][:1]
+        ended = text.endswith(quote) and len(text) >= len(match["prefix"]) + 2 * len(quote)
+        if not ended or (not match["triple"] and text.count(b" ") < WORDS_OF_A_MESSAGE):
             return text
         field = _FIELDS.search(text) if b"f" in match["prefix"].lower() else None
         return text[-1:] + (field[0] if field else b"") + text[-1:]

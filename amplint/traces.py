@@ -217,8 +217,8 @@ def _module_body(env: ModuleEnv, executor: Executor) -> list[Trace]:
         executor.executed, executor.truncated = before, True
         return _finish(executor, scope, [])
     states = [s for s, _ in outcomes]
-    if states and "globals" not in env.shared:
-        env.shared["globals"] = (dict(states[0].frames[number]), worth_keeping(states[0].heap))
+    if states and env not in executor.known:
+        executor.known[env] = (dict(states[0].frames[number]), worth_keeping(states[0].heap))
     if executor.runs_short:
         executor.executed = before
     return _finish(executor, scope, states)

@@ -34,7 +34,7 @@ _ARGUED = (
     spaced(rb"GradScaler\w{0,40}~\((?!~(?:enabled~=~(?:True|False)~,?~)?\))"),
     spaced(rb"caler\.update~\(~[^\s)]"),
     spaced(rb"autocast(?:%b|\b(?<!\wautocast)(?!~\()%b)" % (RENAMED, MENTIONED)),
-    spaced(rb"GradScaler(?:%b|\b(?!~\()(?<!import GradScaler)(?!(?<=, GradScaler)[ \t)]{0,40}$))" % RENAMED),
+    spaced(rb"GradScaler(?:%b|\b(?!~\()(?<!import GradScaler))" % RENAMED),
 )
 #: a flag where `torch.cuda.amp.autocast` takes it, and others take the device
 _FLAG_FIRST = spaced(rb"autocast\w{0,40}~\(~(?:True|False)")

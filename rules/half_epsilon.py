@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 #: how such a constant can be written, or computed
 _SMALL = re.compile(
-    rb"\d\.?[eE]-(?:0?[789]|\d\d)|\.0000000|finfo|\*\* ?\(?-|[eE]-\d+\)* ?(?:\*|/)|/ ?\(*\d[\d.]*[eE]\+?\d"
+    rb"\d\.?[eE]-(?:0?[789]|\d\d)|\.0000000|finfo|\*\* ?\(?-|[eE]-\d{1,9}\){0,9} ?(?:\*|/)"
+    rb"|/ ?\({0,9}\d[\d.]{0,40}[eE]\+?\d"
 )
 #: below half of the smallest float16 number, 2**-24, a constant is rounded to zero
 SMALLEST = 2.0**-25

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: how a number beyond it can be written, or computed
 _LARGE = re.compile(
-    rb"(?<!\w)\d[\d_.]*[eE]\+?(?:[4-9]|\d\d)|(?<![\w.])\d{5}|\d_\d{3}|0x[\da-fA-F]{4}|[fi]info"
-    rb"|\d\)* ?(?:\*\*|<<|\*) ?\(*-?\d|/ ?\(*-?\d[\d.]*[eE]-"
+    rb"(?<!\w)\d[\d_.]{0,40}[eE]\+?(?:[4-9]|\d\d)|(?<![\w.])\d{5}|\d_\d{3}|0x[\da-fA-F]{4}|[fi]info"
+    rb"|\d\){0,9} ?(?:\*\*|<<|\*) ?\({0,9}-?\d|/ ?\({0,9}-?\d[\d.]{0,40}[eE]-"
 )
 #: the largest number of float16
 LARGEST = 65504

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 #: a scaler that a factory makes
-_MADE = re.compile(rb"scaler\w* *=[^=\n]*\(")
+_MADE = re.compile(rb"scaler\w{0,40} {0,9}=[^=\n]{0,200}\(")
 
 
 class ScalerRecreated(Rule):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from amplint import library
 from amplint.finding import Confidence, Severity
 from amplint.names import names_of
+from amplint.needles import spaced
 from amplint.program import Assign, Attr, Call, Name, walk
 from amplint.program import Const as Literal
 from amplint.rule import Fault, Rule, Site
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 
 #: where a framework is made, or a class for it
-_MADE = re.compile(
-    rb"(?:Accelerator|Trainer|Fabric|TrainingArguments)(?:\s{0,40}\(|\s{1,40}as\b)"
-    rb"|(?:=\s{0,40}|partial\(\s{0,40})[\w.]{0,60}(?:Accelerator|Trainer|Fabric)\b"
+_MADE = spaced(
+    rb"(?:Accelerator|Trainer|Fabric|TrainingArguments)(?:~\(|[\s\\]{1,40}as\b)"
+    rb"|(?:=~|partial\(~)[\w.]{0,60}(?:Accelerator|Trainer|Fabric)\b"
 )
 _FRAMEWORKS = (_MADE, b"LightningModule")
 #: that it works in float16, or that this is left open

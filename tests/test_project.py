@@ -265,3 +265,15 @@ def test_a_file_that_was_read_as_an_import_is_not_parsed_again(lab: Laboratory) 
 
     changed = SourceModule(imported.source.path, f"{FINISH}    return s\n", "utf-8", "\n")
     assert project.parsed(changed, lab.folder / "helpers.py") is changed
+
+
+def test_a_file_that_was_checked_is_no_better_known_than_one_that_was_not(lab: Laboratory) -> None:
+    lab.write(plain="def run(action): return action()", helpers=FINISH)
+    for first in (False, True):
+        project = Project(lab.folder.resolve())
+        if first:
+            for name in ("plain", "helpers"):
+                project.enter(SourceModule.from_path(lab.folder / f"{name}.py"))
+        user = project.enter(SourceModule("train.py", "", "utf-8", "\n"), lab.folder / "train.py")
+        assert project.resolve(user, "plain", 0) is None
+        assert project.resolve(user, "helpers", 0) is not None

@@ -83,10 +83,10 @@ class Binding:
         """A variable's value; an import is resolved at its first use."""
         if isinstance(found, Sym) and found.parts[0] == "lazy":
             _, env, stmt = found.parts
-            known = env.shared.get(stmt)
+            known = self.x.known.get(stmt)
             if known is None:
-                known = env.shared[stmt] = self.x.modules.imported(env, stmt, state)
-            return known  # type: ignore[no-any-return]
+                known = self.x.known[stmt] = self.x.modules.imported(env, stmt, state)
+            return known
         return found
 
     def role(self, path: str, state: Machine) -> str | None:

@@ -148,7 +148,7 @@ class Calls:
         if not callee.scope.decorators:  # type: ignore[attr-defined]
             return ()
         key = ("decorators", callee.scope)  # type: ignore[attr-defined]
-        cached = callee.env.shared.get(key)  # type: ignore[attr-defined]
+        cached = self.x.known.get(key)
         if cached is None:
             scratch = state.clone()
             number = -callee.env.number  # type: ignore[attr-defined]
@@ -158,8 +158,8 @@ class Calls:
             cached = ()
             if out:
                 cached = tuple(self.x.expressions.value(d, out[0][0]) for d in callee.scope.decorators)  # type: ignore[attr-defined]
-            callee.env.shared[key] = cached  # type: ignore[attr-defined]
-        return cached  # type: ignore[no-any-return]
+            self.x.known[key] = cached
+        return cached
 
     def inline(
         self, callee: Func, positional: list[Value], keywords: dict[str, Value], site: Site | None, state: Machine

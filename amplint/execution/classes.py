@@ -47,12 +47,12 @@ class Classes:
     def lineage(self, cls: Class, state: Machine) -> tuple[list[Class], list[str]]:
         """The classes of the project that `cls` inherits from, itself first, and the library bases' names."""
         key = ("lineage", cls.scope)
-        cached = cls.env.shared.get(key)
+        cached = self.x.known.get(key)
         if cached is not None:
             return cached  # type: ignore[no-any-return]
         classes: list[Class] = [cls]
         externals: list[str] = []
-        cls.env.shared[key] = (classes, externals)
+        self.x.known[key] = (classes, externals)
         scratch = state.clone()
         self.x.modules.enter_globals(cls.env, scratch)
         scratch.stack = (cls.parts[2] if cls.parts[2] in scratch.frames else -cls.env.number,)

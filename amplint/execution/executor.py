@@ -98,6 +98,9 @@ class Executor:
         self.inert: set[Scope] = set()
         self.truncated = False
         self.executed: set[Scope] = set()
+        #: what imports, modules, classes and decorators come to. Another analysis may look into other modules before it
+        #: has seen enough of them, and must find it out anew.
+        self.known: dict[Any, Any] = {}
         #: other modules of the project that the execution has looked into
         self.entered: list[ModuleEnv] = []
         self.cut: set[Scope] = set()

@@ -101,13 +101,13 @@ class Modules:
             return
         state.links[number] = (module, None)
         state.frames[number] = {}
-        cached = module.shared.get("globals")
+        cached = self.x.known.get(module)
         if cached is None:
-            module.shared["globals"] = cached = ({}, {})
+            self.x.known[module] = cached = ({}, {})
             finals = self.run_silently(module)
             if finals:
                 frame, heap = finals[0].frames[number], finals[0].heap
-                module.shared["globals"] = cached = (frame, worth_keeping(heap))
+                self.x.known[module] = cached = (frame, worth_keeping(heap))
         frame, heap = cached
         state.frames[number] = dict(frame)
         for slot, value in heap.items():
