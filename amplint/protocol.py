@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from amplint.effects.owners import within
-from amplint.layout import enclosing, is_plain_path, receiver_text, same_function
+from amplint.layout import class_of, enclosing, is_plain_path, receiver_text, same_function
 from amplint.values import (
     AttrOf,
     Const,
@@ -213,6 +214,18 @@ def _inside(site: Site, node: cst.CSTNode) -> bool:
 def _comes_after(site: Site, other: Site) -> bool:
     mine, theirs = site.module.place(site.node), other.module.place(other.node)
     return (mine.line, mine.column) > (theirs.line, theirs.column)
+
+
+#: a class that has no scaler, in some mode of its own
+_ABSENT = re.compile(r"\bassert\s+(?:not\s+self\.\w*scaler\w*|self\.\w*scaler\w*\s+is\s+None)\b", re.IGNORECASE)
+
+
+def is_asserted_absent(unit: Unit, scaler: Scaler) -> bool:
+    """Whether the class that makes a scaler asserts somewhere that it has none. In which mode is decided when an object
+    is set up, and a path through its training does not know it."""
+    site = unit.site_of(scaler)
+    owner = class_of(site) if site is not None else None
+    return site is not None and owner is not None and _ABSENT.search(site.module.segment(owner)) is not None
 
 
 def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> str:

@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import SCALES
-from amplint.protocol import right_elsewhere, scaler_text
+from amplint.protocol import is_asserted_absent, right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import TRUE, Scaler
 
@@ -117,6 +117,8 @@ class UnscaledBackward(Rule):
                 continue
             if not _surely_enabled(step.scaler) and right_elsewhere(unit, event, "backward"):
                 # the code knows of a branch with a scaler, and the two flags need not agree
+                continue
+            if is_asserted_absent(unit, step.scaler):
                 continue
             yield Fault(
                 event.site,
