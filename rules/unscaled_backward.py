@@ -25,7 +25,8 @@ class UnscaledBackward(Rule):
 
     ## What it does
     Reports `loss.backward()` or `torch.autograd.backward(loss)` on an unscaled loss when the gradients go into an
-    optimizer that is stepped with `scaler.step(optimizer)` on the same path.
+    optimizer that is stepped with `scaler.step(optimizer)` on the same path. A class that asserts somewhere that it has
+    no scaler is not judged: which of its modes has one does not show in its training.
 
     ## Why is this bad
     `scaler.step` divides the gradients by S whether or not they were multiplied before, so the optimizer gets g / S.
