@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tracing import HEAD, Laboratory, story
 
+from amplint.analysis import prepare
 from amplint.project import MAX_KEPT, Project
 from amplint.source import SourceModule
 
@@ -277,3 +278,21 @@ def test_a_file_that_was_checked_is_no_better_known_than_one_that_was_not(lab: L
         user = project.enter(SourceModule("train.py", "", "utf-8", "\n"), lab.folder / "train.py")
         assert project.resolve(user, "plain", 0) is None
         assert project.resolve(user, "helpers", 0) is not None
+
+
+def test_one_analysis_has_as_much_room_as_another(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amplint.execution.modules.MAX_MODULES", 3)
+    others = {f"m{i}": FINISH.replace("finish", f"finish{i}") for i in range(4)}
+    imports = "".join(f"from m{i} import finish{i}\n" for i in range(4)) + "from helpers import finish\n"
+    calls = "".join(f"    finish{i}(s, o)\n" for i in range(4))
+    lab.write(helpers=FINISH, hub__init=f"{imports}def run(s, o):\n{calls}    finish(s, o)\n", **others)
+    source = f"from hub import run\n{HEAD}{USE.format(call='run(scaler, optimizer)')}"
+    (lab.folder / "train.py").write_text(source)
+
+    def steps(project: Project) -> list[str]:
+        unit = prepare(SourceModule.from_path(lab.folder / "train.py"), project, "2.9")
+        return [Path(event.site.module.path).stem for _, _, event in unit.events("step")]
+
+    project = Project(lab.folder.resolve())
+    prepare(SourceModule.from_path(lab.folder / "hub" / "__init__.py"), project, "2.9").traces  # noqa: B018 - looks into modules
+    assert steps(project) == steps(Project(lab.folder.resolve())) != []
