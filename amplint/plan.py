@@ -147,14 +147,14 @@ def plan_file(
     screen, near = plan.governing.screen, plan.governing.near
     hits = screen.rules_for(data, is_notebook)
     half = [rule for rule in near.rules_for(data, is_notebook) if rule not in hits]
-    code = data
-    if (hits or half) and not is_notebook:
-        code = code_of(data)
+    program = _program(data, file.display) if hits or half else None
+    if program is not None:
+        code = code_of(program)
         hits = screen.rules_for(code)
         half = [rule for rule in near.rules_for(code) if rule not in hits]
-    if half:
-        reach = b"\n".join((code, *around.of(file.path, settings).reached(file.path)))
-        hits = (*hits, *Screen(half).rules_for(reach, is_notebook))
+        if half:
+            reach = b"\n".join((code, *around.of(file.path, settings).reached(file.path)))
+            hits = (*hits, *Screen(half).rules_for(reach))
     plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
     if hits:
         plan.job = Job(file, tuple(rule.code for rule in hits), target, settings, contents, observed)
@@ -167,6 +167,16 @@ def plan_file(
         if broken is not None:
             _unreadable(plan, broken)
     return plan
+
+
+def _program(data: bytes, display: str) -> bytes | None:
+    """What Python reads of a file: of a notebook the cells. None where a notebook is none; that is said later."""
+    if not display.endswith(".ipynb"):
+        return data
+    try:
+        return SourceModule.from_bytes(data, display).text.encode(errors="replace")
+    except SourceError:
+        return None
 
 
 def _syntax_error(data: bytes, display: str) -> SourceError | None:

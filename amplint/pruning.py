@@ -79,7 +79,7 @@ _STATEFUL = frozenset({"state_dict", "optimizer", "optim", "scaler", "checkpoint
 _HALF_WORDS = re.compile(r"half|float16|dtype|bf16|fp16|float32|\bfloat\b", re.IGNORECASE)
 _SIXTEEN_BITS = re.compile(r"half|float16|bf16|fp16", re.IGNORECASE)
 #: a scope with such a word deals with AMP, even where it only hands something on
-_TELLING = re.compile(r"scaler|autocast|clip_grad", re.IGNORECASE)
+TELLING = re.compile(r"scaler|autocast|clip_grad", re.IGNORECASE)
 #: methods of containers and files, which say nothing about the project's classes
 _COMMON = frozenset(
     "update get items keys values append extend add pop copy join format close write read split strip sort "
@@ -109,7 +109,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
             if scope not in direct and _is_event(stmt, env, scope) and not _is_minor_event(stmt):
                 direct.add(scope)
         if scope not in direct and (
-            any(_TELLING.search(w) for w in scope.words) or _hands_itself_on(scope) or _fills_callbacks(scope, env)
+            any(TELLING.search(w) for w in scope.words) or _hands_itself_on(scope) or _fills_callbacks(scope, env)
         ):
             direct.add(scope)
         calls[scope] = frozenset(names)

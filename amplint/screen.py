@@ -83,7 +83,8 @@ class Screen:
         self._rules: list[tuple[Rule, Needles]] = [(rule, ordered(groups)) for rule, groups in judged]
 
     def rules_for(self, data: bytes, is_notebook: bool = False) -> tuple[Rule, ...]:
-        """The rules whose needles are all in `data`, in the order they were given in."""
+        """The rules whose needles are all in `data`, in the order they were given in; a notebook that has not been read
+        yet, JSON that is, passes every pattern."""
         if is_notebook:  # JSON writes a quote inside of source with a backslash
             data = data.replace(b'\\"', b'"')
         answers: dict[Needle, bool] = {}
@@ -91,7 +92,6 @@ class Screen:
         def has(needle: Needle) -> bool:
             answer = answers.get(needle)
             if answer is None:
-                # patterns know the lines of Python, not those of JSON
                 found = needle in data if isinstance(needle, bytes) else is_notebook or needle.search(data) is not None
                 answer = answers[needle] = found
             return answer

@@ -8,7 +8,6 @@ unknown caller would.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,6 +31,7 @@ from amplint.program import (
     path_of,
     walk,
 )
+from amplint.pruning import TELLING
 from amplint.states import UNKNOWN
 from amplint.values import (
     FALSE,
@@ -64,8 +64,6 @@ _ENTRY_WORDS = frozenset(
 )
 #: names of methods that nearly every class has: to mention one says nothing
 _COMMON_METHODS = frozenset({"__init__", "__call__", "forward", "run", "main", "get", "items", "to", "eval"})
-#: what a function is handed on that takes part in the protocol
-_SCALER = re.compile("scaler|autocast|clip_grad", re.IGNORECASE)
 MAX_STARTS = 3
 
 
@@ -140,7 +138,7 @@ def _drives(scope: Scope, imports: frozenset[str]) -> bool:
     return len(called) > 1 or (
         bool(called)
         and (
-            any(map(_SCALER.search, scope.words))
+            any(map(TELLING.search, scope.words))
             or any(isinstance(stmt, Loop) and stmt.kind != "comprehension" for stmt in walk(scope.body))
         )
     )

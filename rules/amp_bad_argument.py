@@ -163,11 +163,7 @@ class AmpBadArgument(Rule):
     code = "AMP104"
     name = "amp-bad-argument"
     severity = Severity.ERROR
-    needles = (
-        (b"autocast", b"GradScaler", b"caler.update("),
-        (*_ARGUED, _FLAG_FIRST),
-        (*_ARGUED, *_DEVICE_FIRST),
-    )
+    needles = ((*_ARGUED, _FLAG_FIRST), (*_ARGUED, *_DEVICE_FIRST))
     fix = "safe"
     confirmed_by = "raise"
 

@@ -127,7 +127,7 @@ class AutocastNotEntered(Rule):
     code = "AMP103"
     name = "autocast-not-entered"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (_NOT_ENTERED,))
+    needles = ((_NOT_ENTERED,),)
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

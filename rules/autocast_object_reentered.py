@@ -128,7 +128,7 @@ class AutocastObjectReentered(Rule):
     code = "AMP109"
     name = "autocast-object-reentered"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (ENABLES,), (b"yield", _KEPT))
+    needles = ((ENABLES,), (b"yield", _KEPT))
     confirmed_by = "state"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -139,7 +139,7 @@ class BackwardInAutocast(Rule):
     code = "AMP101"
     name = "backward-in-autocast"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (ENABLES,), TRAINS)
+    needles = ((ENABLES,), TRAINS)
     near = (((ENABLES,),), ((b".backward(",), (b"with ",)))
     fix = "safe"
     confirmed_by = "state"

@@ -114,7 +114,7 @@ class BceInAutocast(Rule):
     code = "AMP105"
     name = "bce-in-autocast"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (ENABLES,), (*TRAINS, b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn"))
+    needles = ((ENABLES,), (*TRAINS, b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn"))
     fix = "unsafe"
     confirmed_by = "raise"
 

@@ -130,7 +130,7 @@ class Fp16AutocastWithoutScaler(Rule):
     code = "AMP110"
     name = "fp16-autocast-without-scaler"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (ENABLES,), TRAINS)
+    needles = ((ENABLES,), TRAINS)
     confirmed_by = "grad"
     yields_to = ("AMP222",)
 

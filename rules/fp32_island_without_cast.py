@@ -117,7 +117,7 @@ class Fp32IslandWithoutCast(Rule):
     code = "AMP106"
     name = "fp32-island-without-cast"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (ENABLES,), (b"False",))
+    needles = ((ENABLES,), (b"False",))
     fix = "unsafe"
     confirmed_by = "state"
 

@@ -116,7 +116,7 @@ class LossOutsideAutocast(Rule):
     code = "AMP111"
     name = "loss-outside-autocast"
     severity = Severity.INFO
-    needles = ((b"autocast",), (ENABLES,), TRAINS)
+    needles = ((ENABLES,), TRAINS)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

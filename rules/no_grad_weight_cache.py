@@ -121,7 +121,7 @@ class NoGradWeightCache(Rule):
     code = "AMP108"
     name = "no-grad-weight-cache"
     severity = Severity.WARNING
-    needles = ((b"autocast",), (ENABLES,), (b"no_grad", b"inference_mode", b"set_grad_enabled"), TRAINS)
+    needles = ((ENABLES,), (b"no_grad", b"inference_mode", b"set_grad_enabled"), TRAINS)
     confirmed_by = "own"
     torch = NO_GRAD_CAST_IS_CACHED.bounds
 

@@ -90,7 +90,7 @@ class ScalerWithBfloat16(Rule):
     code = "AMP221"
     name = "scaler-with-bfloat16"
     severity = Severity.INFO
-    needles = ((b"autocast",), (ENABLES,), (b"Scaler", b"scaler"))
+    needles = ((ENABLES,), (b"Scaler", b"scaler"))
     fix = "unsafe"
     confirmed_by = "own"
     yields_to = ("AMP402",)

@@ -115,7 +115,6 @@ class ScalerWithFramework(Rule):
     name = "scaler-with-framework"
     severity = Severity.ERROR
     needles = (
-        (b"Accelerator", b"Trainer", b"Fabric", b"TrainingArguments", b"LightningModule"),
         _BESIDE,
         (b"Scaler", b"clip_grad"),
         _FRAMEWORKS,

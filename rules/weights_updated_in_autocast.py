@@ -134,7 +134,7 @@ class WeightsUpdatedInAutocast(Rule):
     code = "AMP102"
     name = "weights-updated-in-autocast"
     severity = Severity.ERROR
-    needles = ((b"autocast",), (ENABLES,), (*TRAINS, b"load_state_dict", b"parameters()"))
+    needles = ((ENABLES,), (*TRAINS, b"load_state_dict", b"parameters()"))
     fix = "unsafe"
     confirmed_by = "own"
 

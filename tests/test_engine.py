@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -178,3 +179,25 @@ def test_hash_seeds_do_not_change_the_result(here: Path) -> None:
         )
         outputs.add((done.returncode, done.stdout, done.stderr))
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "parsed", "rules"),
+    [
+        (["import torch\n", 'torch.autocast("cuda")\n', "x = 1"], 1, ["AMP103"]),
+        (["# autocast, GradScaler and 1e-8 in float16\n", "print('the scaler is off')"], 0, []),
+        (["from torch.cuda.amp import autocast\n", "with autocast(False):\n", "    y = x"], 0, []),
+    ],
+)
+def test_a_notebook_is_screened_by_its_program(here: Path, lines: list[str], parsed: int, rules: list[str]) -> None:
+    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": lines}
+    for indent in (None, 1):
+        notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+        (here / "a.ipynb").write_text(json.dumps(notebook, indent=indent))
+        looked = run()
+        assert (looked.parsed, [finding.rule for finding in looked.findings]) == (parsed, rules)
+
+
+def test_a_broken_notebook_is_said_to_be_one(here: Path) -> None:
+    (here / "a.ipynb").write_text('{"cells": [{"source": ["with torch.autocast(device): scaler.step(optimizer)"')
+    assert [finding.rule for finding in run().findings] == ["AMP902"]
