@@ -217,9 +217,10 @@ class Callables(Operations):
             kept = self._copy(averaged)
             assert isinstance(kept, nn.Module)
             return kept.to(next((v for v in values if isinstance(v, torch.dtype)), None))
-        paced = next((v for v in map(self.actual, values) if isinstance(v, Optimizer)), None)
-        if SCHEDULER.search(name) and paced is not None:
-            return Scheduler(f"{name} in line {self.line}", self.ledger, paced)
+        if SCHEDULER.search(name):  # `actual` may settle what an unknown is, so nobody else is asked
+            paced = next((v for v in map(self.actual, values) if isinstance(v, Optimizer)), None)
+            if paced is not None:
+                return Scheduler(f"{name} in line {self.line}", self.ledger, paced)
         for value in values:
             actual = self.actual(value) if not isinstance(value, Unknown) or value.bound is not None else value
             if isinstance(actual, Scaler | Optimizer | DuckOptimizer):
