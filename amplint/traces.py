@@ -258,12 +258,16 @@ def _starts(env: ModuleEnv, executor: Executor, cls: Scope, inits: dict[Scope, l
 
 def _telling_starts(states: list[Machine]) -> list[Machine]:
     """At most `MAX_STARTS` of the states after an `__init__`: those with the most scalers, optimizers and modules, and
-    the one with the fewest."""
+    the one with the fewest; among equals, by the objects that stand in lists, as callbacks do."""
     if len(states) <= MAX_STARTS:
         return states
 
-    def equipment(state: Machine) -> int:
-        return sum(isinstance(held, (Scaler, Optimizer, Net)) for held in state.heap.values())
+    def equipment(state: Machine) -> tuple[int, int]:
+        lists = (held for (holder, name), held in state.heap.items() if isinstance(holder, ListV) and name == "#items")
+        return (
+            sum(isinstance(held, (Scaler, Optimizer, Net)) for held in state.heap.values()),
+            sum(isinstance(item, Instance) for items in lists for item in items),
+        )
 
     ordered = sorted(states, key=equipment, reverse=True)
     return [*ordered[: MAX_STARTS - 1], ordered[-1]]

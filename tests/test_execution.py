@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from tracing import HEAD, Laboratory, regions
@@ -123,6 +124,96 @@ def test_a_closure_sees_the_variables_around_it(lab: Laboratory) -> None:
         scaler.step(optimizer)
     """
     assert first_round(lab.only(source)) == ["backward 5 ?", "step 8 S"]
+
+
+STEP = """\
+if {told}:
+    scaler.scale(model(x).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told", "before", "calls"),
+    [
+        ("train", "train", "", ("False", "True")),
+        ("optimizer", "optimizer is not None", "", ("None", "optimizer")),
+        ("*, phase='val'", "phase == 'train'", "", ("", "phase='train'")),
+        ("config", "config['train']", "config = {'train': False}", ("config", "{'train': True}")),
+    ],
+)
+def test_a_call_that_did_nothing_does_something_when_told_to(
+    lab: Laboratory, parameters: str, told: str, before: str, calls: tuple[str, str]
+) -> None:
+    first, second = calls
+    source = f"""\
+def run({parameters}):
+{indent(STEP.format(told=told), "    ")}
+{before}
+run({first})
+run({second})
+"""
+    assert lab.told(source) == [["backward 3 N", "step 4 S", "update 5 T"]]
+
+
+@pytest.mark.parametrize(
+    ("flag", "off", "on"),
+    [
+        ("self.training", "self.training = False", "self.training = True"),
+        ("self.phase == 'train'", "self.phase = 'val'", "self.phase = 'train'"),
+    ],
+)
+def test_a_method_that_did_nothing_does_something_once_its_object_has_changed(
+    lab: Laboratory, flag: str, off: str, on: str
+) -> None:
+    source = f"""\
+class Trainer:
+    def epoch(self, x):
+{indent(STEP.format(told=flag), "        ")}
+    def fit(self, x):
+        {off}
+        self.epoch(x)
+        {on}
+        self.epoch(x)
+Trainer().fit(1)
+"""
+    assert lab.told(source)[0] == ["backward 4 N", "step 5 S", "update 6 T"]
+
+
+def test_a_closure_that_did_nothing_does_something_once_its_variable_has_changed(lab: Laboratory) -> None:
+    source = f"""\
+def main(x):
+    training = False
+    def epoch():
+{indent(STEP.format(told="training"), "        ")}
+    epoch()
+    training = True
+    epoch()
+main(1)
+"""
+    assert lab.told(source)[0] == ["backward 5 N", "step 6 S", "update 7 T"]
+
+
+def test_an_event_is_called_by_its_name(lab: Laboratory) -> None:
+    source = """\
+class Steps:
+    def begin(self, trainer): pass
+    def batch(self, trainer, x):
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+class Trainer:
+    def __init__(self): self.callbacks = [Steps()]
+    def call(self, event, *given):
+        for callback in self.callbacks:
+            getattr(callback, event)(self, *given)
+    def fit(self, x):
+        self.call("begin")
+        self.call("batch", x)
+Trainer().fit(1)
+"""
+    assert lab.told(source)[0] == ["backward 4 N", "step 5 S", "update 6 T"]
 
 
 def test_a_function_returns_what_it_made(lab: Laboratory) -> None:

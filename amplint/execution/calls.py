@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from amplint import library
+from amplint import guards, library
 from amplint.machine import Arguments, CallOutcome, Machine, Outcome, Signal, merge
 from amplint.program import (
     Arg,
@@ -115,12 +115,47 @@ class Calls:
                 return self.x.effects.wrapped.call(role, name, positional, keywords, site, state, stmt)
         if isinstance(callee, Func):
             scope = callee.scope
-            telling = scope in callee.env.relevant and scope not in self.x.inert
+            telling = scope in callee.env.relevant
+            if telling and scope in self.x.inert:
+                telling = not self._is_inert(callee, positional, keywords, state)
             if telling or self._gradients_among((*positional, *keywords.values()), state):
                 if not self.too_deep(callee, state):
                     return self.inline(callee, positional, keywords, site, state)
                 self.x.cut.add(scope)
         return self.x.effects.call(callee, positional, keywords, site, state, stmt)
+
+    def _is_inert(self, callee: Func, positional: list[Value], keywords: dict[str, Value], state: Machine) -> bool:
+        """Whether a call was seen to change nothing under the same conditions."""
+        constants = self._constants(callee, positional, keywords, state.heap, state)
+        return any(
+            constants == before
+            and all(guards.known(atom, state.assume) is outcome for atom, outcome in decided.items())
+            for before, decided in self.x.inert[callee.scope]
+        )
+
+    def _constants(
+        self,
+        callee: Func,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        heap: dict[Any, Any],
+        state: Machine,
+    ) -> frozenset[Any]:
+        """What decides which of a function's statements run: the objects, functions and constants that it is handed
+        (`run_epoch(model, loader, train=False)`, `call(event)`), and the constants in its object, in the dicts that it
+        is handed, and in the function around it."""
+        own = () if callee.self is None else (callee.self,)
+        handed = [*enumerate((*own, *positional)), *keywords.items()]
+        found: set[Any] = {pair for pair in handed if interesting(pair[1]) or isinstance(pair[1], Const)}
+        holders = {value for _, value in handed if isinstance(value, (Instance, DictV))}
+        found.update(
+            (holder, name, held)
+            for (holder, name), held in heap.items()
+            if holder in holders and (isinstance(held, Const) or name == "#items")
+        )
+        if callee.frame > 0:
+            found.update(pair for pair in state.frames.get(callee.frame, {}).items() if isinstance(pair[1], Const))
+        return frozenset(found)
 
     def _gradients_among(self, values: Iterable[Value], state: Machine) -> bool:
         """Whether a gradient, or a container of some, is among these values."""
@@ -206,6 +241,8 @@ class Calls:
             self.x.executed.add(callee.scope)
         self.x.depth += 1
         start, heap, grads, books = state.trace, state.heap.copy(), state.grads.copy(), state.books.copy()
+        assume, asked = dict(state.assume), self.x.asked
+        self.x.asked = set()
         caller_needs = self.x.after
         try:
             given = frozenset(name for name, value in frame.items() if self._gradients_among((value,), state))
@@ -213,10 +250,15 @@ class Calls:
         finally:
             self.x.depth -= 1
             self.x.after = caller_needs
+            # what was decided before the call, and not on the way
+            known = ((atom, guards.known(atom, assume)) for atom in self.x.asked)
+            decided = {atom: outcome for atom, outcome in known if outcome is not None}
+            self.x.asked = asked | decided.keys()
         if not given and all(
             after.books == books and _changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes
         ):
-            self.x.inert.add(callee.scope)
+            handed = self._constants(callee, positional, keywords, heap, state)
+            self.x.inert.setdefault(callee.scope, []).append((handed, decided))
         results: list[CallOutcome] = []
         keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
         for after, signal in outcomes:

@@ -94,8 +94,10 @@ class Executor:
         self._narrow = STEP_BUDGET // 2
         #: first path to every (event, gradient state) of the entry
         self.observed: dict[Any, tuple[Any, dict[Any, bool]]] = {}
-        #: functions that were seen to change nothing, by entry
-        self.inert: set[Scope] = set()
+        #: functions that were seen to change nothing, by entry: with which constants, and what was decided before
+        self.inert: dict[Scope, list[tuple[frozenset[Any], dict[Any, bool]]]] = {}
+        #: the conditions that the functions under way have met and found decided
+        self.asked: set[Any] = set()
         self.truncated = False
         self.executed: set[Scope] = set()
         #: what imports, modules, classes and decorators come to. Another analysis may look into other modules before it
@@ -234,7 +236,8 @@ class Executor:
         self.total -= STEP_BUDGET - max(self.budget, 0)
         self.budget = STEP_BUDGET if self.total > 0 else STEP_BUDGET // 8
         self._narrow = self.budget // 2
-        self.inert = set()
+        self.inert = {}
+        self.asked = set()
         self.observed = {}
 
     def _run_short(self) -> None:
@@ -309,6 +312,7 @@ class Executor:
                 whole = ("true", value)
                 decided = state.assume.get(whole)
                 if decided is not None:
+                    self.asked.add(whole)
                     return [(state, decided)]
                 found = self._split_chain(state, value.args, value.op == "and")
                 if len(found) > 2:
@@ -336,6 +340,7 @@ class Executor:
         atom, polarity = lit
         outcome = guards.known(atom, state.assume)
         if outcome is not None:
+            self.asked.add(atom)
             return [(state, outcome is polarity)]
         other = state.clone()
         state.assume[atom] = True
