@@ -216,6 +216,25 @@ Trainer().fit(1)
     assert lab.told(source)[0] == ["backward 4 N", "step 5 S", "update 6 T"]
 
 
+@pytest.mark.parametrize("chosen", ["scalers[i] if amp else None", "given or scalers[i]"])
+def test_what_is_chosen_is_what_its_use_shows(lab: Laboratory, chosen: str) -> None:
+    source = f"""\
+def step(scaler, x):
+    if scaler is not None:
+        scaler.scale(model(x).sum()).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+def train(scalers, loader, amp, given, i):
+    step({chosen}, loader)
+"""
+    stories = {tuple(kind.split()[0] for kind in told) for told in lab.told(source)}
+    assert all(told[:4] == ("backward", "unscale_", "step", "update") for told in stories)
+    scaled = {bool(e.details["scales"]) for _, _, e in lab.unit(HEAD + source).events("backward")}
+    assert stories
+    assert scaled == {True}
+
+
 def test_a_function_returns_what_it_made(lab: Laboratory) -> None:
     source = """\
     def make(model):

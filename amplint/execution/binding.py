@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from amplint.execution.executor import Executor
 
 
-_OPEN = (Sym, AttrOf, ItemOf, Result)
+#: what is not known
+OPEN = (Sym, AttrOf, ItemOf, Result)
 
 
 class Binding:
@@ -101,8 +102,10 @@ class Binding:
         return roles.get(path) if roles else None
 
     def refine(self, value: Value, path: str, state: Machine) -> Value:
-        """An unknown value as what its use shows it to be."""
+        """An unknown value, or each that is chosen among, as what its use shows it to be."""
         role = self.role(path, state)
+        if isinstance(value, OpV):
+            return self._refined_choices(value, path, state) if role in ("scaler", "optimizer") else value
         if role == "scaler":
             return self.as_scaler(value, state)
         if role == "optimizer" and not value.taint.foreign:
@@ -112,9 +115,14 @@ class Binding:
             return Framework(("inferred", value), last)
         return value
 
+    def _refined_choices(self, value: OpV, path: str, state: Machine) -> Value:
+        choices = value.args[1:] if value.op == "ite" else value.args
+        refined = [self.refine(choice, path, state) if isinstance(choice, OPEN) else choice for choice in choices]
+        return value if refined == [*choices] else OpV(value.op, *value.args[: -len(refined)], *refined)
+
     def as_scaler(self, value: Value, state: Machine) -> Value:
         """An unknown value that is used as a scaler."""
-        if isinstance(value, Scaler) or not isinstance(value, _OPEN) or value.taint.foreign:
+        if isinstance(value, Scaler) or not isinstance(value, OPEN) or value.taint.foreign:
             return value
         return Scaler(("inferred", value), "inferred", TRUE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
+from amplint.execution.binding import OPEN
 from amplint.machine import Machine
 from amplint.program import (
     Attr,
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
     from amplint.execution.executor import Executor
 
 
-_OPEN = (Sym, AttrOf, ItemOf, Result)
-
-
 class Expressions:
     """The values of expressions, which are free of calls of one executor."""
 
@@ -73,13 +71,13 @@ class Expressions:
         found = state.frame.get(expr.id)
         if found is None or (type(found) is Sym and found.parts[0] == "lazy"):
             found = self.x.binding.lookup(expr.id, state)
-        if isinstance(found, _OPEN):
+        if isinstance(found, OPEN) or _is_choice(found):
             return self.x.binding.refine(found, expr.id, state)
         return found
 
     def _attr_value(self, expr: Attr, state: Machine) -> Value:
         found = self.attribute(self.value(expr.base, state), expr.name, state)
-        if isinstance(found, _OPEN):
+        if isinstance(found, OPEN) or _is_choice(found):
             path = path_of(expr)
             if path and not path.startswith("%"):
                 return self.x.binding.refine(found, path, state)
@@ -288,6 +286,11 @@ class Expressions:
     def _closure_value(self, expr: Closure, state: Machine) -> Value:
         env, _ = state.links[state.stack[-1]]
         return Func(env, expr.scope, state.stack[-1], None)
+
+
+def _is_choice(value: Value) -> bool:
+    """Whether a value is one of two, whichever a condition says."""
+    return isinstance(value, OpV) and value.op in ("ite", "or")
 
 
 def _has_star(expr: Seq) -> bool:
