@@ -46,6 +46,7 @@ from amplint.values import (
     Net,
     Optimizer,
     Scaler,
+    Sequence,
     Spread,
     Sym,
     Value,
@@ -265,12 +266,17 @@ def _telling_starts(states: list[Machine]) -> list[Machine]:
     def equipment(state: Machine) -> tuple[int, int]:
         lists = (held for (holder, name), held in state.heap.items() if isinstance(holder, ListV) and name == "#items")
         return (
-            sum(isinstance(held, (Scaler, Optimizer, Net)) for held in state.heap.values()),
+            sum(map(_equips, state.heap.values())),
             sum(isinstance(item, Instance) for items in lists for item in items),
         )
 
     ordered = sorted(states, key=equipment, reverse=True)
     return [*ordered[: MAX_STARTS - 1], ordered[-1]]
+
+
+def _equips(held: object) -> bool:
+    """Whether an attribute holds a scaler, an optimizer or a module, or several of them."""
+    return isinstance(held, (Scaler, Optimizer, Net)) or (isinstance(held, Sequence) and any(map(_equips, held.items)))
 
 
 def _able(starts: list[Machine], entry: _Entry, env: ModuleEnv) -> list[Machine]:

@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import argument_text, under_condition
 from amplint.rule import Fault, FixPlan, Rule, Site
-from amplint.values import FALSE, Const, ItemOf, OpV, Result, Scaler, StateOf, Value
+from amplint.values import FALSE, NONE, Const, ItemOf, OpV, Result, Scaler, StateOf, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 
 
 class ScalerLoadUnguarded(Rule):
-    """A scaler loads a state that can be empty, because a disabled scaler saved it, or the scaler itself can be None.
+    """A scaler loads a state that can be empty or None, because a run without one saved it, or it can be None itself.
 
     ## What it does
     Reports `scaler.load_state_dict(checkpoint["scaler"])` without a guard when the state may come from a disabled
-    scaler (its `enabled=` is a flag), and a load into a scaler that is None under some flag.
+    scaler (its `enabled=` is a flag) or from a run that had none and saved None under the key, and a load into a scaler
+    that is None under some flag.
 
     ## Why is this bad
     A disabled scaler's `state_dict()` is `{}`. An enabled one refuses it: `The source state dict is empty, possibly
-    because it was saved from a disabled instance of GradScaler.` So a run that was started with AMP off cannot be
-    resumed with AMP on. A scaler that is None raises an AttributeError in the opposite direction.
+    because it was saved from a disabled instance of GradScaler.` None has no length and raises a TypeError. So a run
+    that was started with AMP off cannot be resumed with AMP on. A scaler that is None raises an AttributeError in the
+    opposite direction.
 
     ## Example
     ```python
@@ -89,9 +91,11 @@ class ScalerLoadUnguarded(Rule):
     ```
 
     ## Known limits
-    A scaler that is enabled by a constant is silent, as its state is never empty. Any test of the state or the scaler
-    before the load counts as a guard, and so does a `try` around it. A test whether the checkpoint has the key counts
-    unless the same program saves the state of a scaler that may be off.
+    A scaler that is enabled by a constant is silent unless a save of the same program puts None under the key, as its
+    state is never empty. Any test of the state, the scaler or its flag before the load counts as a guard, and so does a
+    `try` around it. A test whether the checkpoint has the key expects checkpoints of runs without a scaler. It counts
+    unless the same program saves the state of a scaler that may be off, or None, under that key; there the flag of the
+    run that resumes is no guard either.
 
     ## Fix safety
     Safe: the load is put under `if checkpoint["scaler"]:`.
@@ -114,20 +118,32 @@ class ScalerLoadUnguarded(Rule):
         """Yield the faults of one analysed module."""
         loads: dict[tuple[str, int], Scaler] = {}
         saves_empty = _saves_empty(unit)
+        saved_as_none = _saved_as_none(unit)
         for _, _, event in unit.events("load_state"):
             scaler = event.details["of"]
             if not isinstance(scaler, Scaler):
                 continue
             loads.setdefault(event.site.identity, scaler)
             built = unit.site_of(scaler)
-            if built is None or not _can_be_empty(scaler, event.details["value"]) or _is_tried(event.site):
+            if built is None or _is_tried(event.site):
                 continue
-            if _is_guarded(event, scaler, saves_empty):
+            state = event.details["value"]
+            key = _key(state)
+            none = saved_as_none.get(key) if key is not None else None
+            if none is not None and _asks_only_for_key(event, state):
+                message = "the state is None if a run without a scaler has saved it, and loading it raises then"
+                step = (none, "saved here, with None under the key where there is no scaler")
+            elif _can_be_empty(scaler, state) and not _is_guarded(event, scaler, saves_empty):
+                message = (
+                    "the state is empty if a run with the scaler switched off has saved it, and loading it raises then"
+                )
+                step = (built, "the scaler is switched on by a flag")
+            else:
                 continue
             yield Fault(
                 event.site,
-                "the state is empty if a run with the scaler switched off has saved it, and loading it raises then",
-                ((built, "the scaler is switched on by a flag"), *unit.call_steps(event)),
+                message,
+                (step, *unit.call_steps(event)),
                 unit.assumptions(event, scaler.enabled),
                 unit.confidence(scaler),
                 _fix(event.site),
@@ -159,6 +175,27 @@ def _saves_empty(unit: Unit) -> bool:
         if isinstance(of, Scaler) and of.constructed and not unit.certain(of.enabled, event.assume):
             return True
     return False
+
+
+def _saved_as_none(unit: Unit) -> dict[Value, Site]:
+    """The keys under which a save puts a scaler's state on one path and None on another, with such a save."""
+    states: set[Value] = set()
+    nones: dict[Value, Site] = {}
+    for _, _, event in unit.events("save"):
+        for pair in event.details["entries"]:
+            key, value = pair.items
+            if isinstance(value, StateOf) and isinstance(value.of, Scaler):
+                states.add(key)
+            elif value is NONE:
+                nones.setdefault(key, event.site)
+    return {key: site for key, site in nones.items() if key in states}
+
+
+def _asks_only_for_key(event: Event, state: Value) -> bool:
+    """Whether the checkpoint was asked for the key on the way, and not for what stands under it."""
+    tests = [frozenset(_parts(atom)) for atom in event.assume if not _asks_for_key(atom)]
+    asked = any(_asks_for_key(atom) and _key(state) in frozenset(_parts(atom)) for atom in event.assume)
+    return asked and not any(state in parts for parts in tests)
 
 
 def _is_guarded(event: Event, scaler: Scaler, saves_empty: bool) -> bool:

@@ -18,8 +18,8 @@ their `details`:
     cast               target, dtype, how
     bce                (binary cross entropy on probabilities, as a function or an `nn.BCELoss` that is called)
     freeze, unfreeze   target
-    save               payload, contents, function, holder (the dict or object in it that holds states), literal (where
-                       that is made), open, stages
+    save               payload, contents, function, holder (the dict or object in it that holds states), entries (the
+                       pairs of that dict), literal (where it is made), open, stages
     copy               of, stages (a scaler is copied as an object, which pickles it)
     state_dict, load_state  of, value; of a scaler: stages (torch's stage of each optimizer)
     none_used          name (a method of the protocol is called on None)

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from amplint.machine import CallOutcome, Machine
 
 
+#: the kinds of containers that a display or a constructor makes; a tuple may be a list that was computed
+_CONTAINERS: dict[str, type[Value]] = {"list": ListV, "dict": DictV}
+
+
 class Builtins:
     """Python's own functions, for one executor."""
 
@@ -152,6 +156,8 @@ class Builtins:
             return FALSE if value.constructed and role != "sharded_scaler" else None
         if isinstance(value, Instance) and isinstance(cls, Class) and value.cls is cls:
             return TRUE
+        if isinstance(value, (ListV, DictV)) and isinstance(cls, Ext) and cls.dotted in _CONTAINERS:
+            return TRUE if _CONTAINERS[cls.dotted] is type(value) else FALSE
         if value is NONE:
             return FALSE
         return None

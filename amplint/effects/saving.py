@@ -73,6 +73,7 @@ class Saving:
                 "function": function,
                 "open": self.effects.containers.is_open(payload, state),
                 "holder": holder,
+                "entries": state.heap.get((holder, "#items"), ()) if isinstance(holder, DictV) else (),
                 "literal": self.x.sites.get(holder) if holder is not None else None,
                 "stages": {scaler: book.stages for scaler, book in state.books.items()},
             },

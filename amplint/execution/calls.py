@@ -28,8 +28,10 @@ from amplint.values import (
     ItemOf,
     ListV,
     Many,
+    Optimizer,
     OpV,
     Result,
+    Scaler,
     Sequence,
     Spread,
     Sym,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from amplint.execution.executor import Executor
+    from amplint.program import Scope
 
 
 MAX_DEPTH = 9
@@ -115,7 +118,7 @@ class Calls:
                 return self.x.effects.wrapped.call(role, name, positional, keywords, site, state, stmt)
         if isinstance(callee, Func):
             scope = callee.scope
-            telling = scope in callee.env.relevant
+            telling = scope in callee.env.relevant or _restores(scope, (*positional, *keywords.values()))
             if telling and scope in self.x.inert:
                 telling = not self._is_inert(callee, positional, keywords, state)
             if telling or self._gradients_among((*positional, *keywords.values()), state):
@@ -373,6 +376,11 @@ class Calls:
         if self.too_deep(bound, state):
             return [(state, instance, None)]
         return [(after, instance, signal) for after, _, signal in self.run(bound, positional, keywords, site, state)]
+
+
+def _restores(scope: Scope, handed: Iterable[Value]) -> bool:
+    """Whether a function loads states, and is handed a scaler or an optimizer to load one into."""
+    return "load_state_dict" in scope.words and any(isinstance(value, (Scaler, Optimizer)) for value in handed)
 
 
 def _rest(values: list[Value], name: str) -> Value:

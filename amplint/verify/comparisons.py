@@ -14,7 +14,7 @@ from amplint.verify import device
 from amplint.verify.cuda_facts import bce_message
 from amplint.verify.oracle import CONDITIONS, HALF, PLAIN, REFERENCE, Case, Judgement, by_gradients, difference, raised
 from amplint.verify.stage import Outcome
-from amplint.verify.standins import Run
+from amplint.verify.standins import SCALER_KEY, Run
 
 AUTOCAST = Run("autocast on", autocast=True, gain=1.0)
 NOMINAL = PLAIN[0]
@@ -542,12 +542,27 @@ def _switches(case: Case) -> list[str]:
     return sorted(flags | set(case.replay.guards))[:5]
 
 
+def _has_none_for_scaler(content: object) -> bool:
+    """Whether a checkpoint holds None where a scaler's state would stand."""
+    return isinstance(content, dict) and any(
+        value is None and isinstance(key, str) and SCALER_KEY.search(key) for key, value in content.items()
+    )
+
+
 def load_unguarded(case: Case) -> Judgement | None:
+    leaves_none = False
     for name in _switches(case):
         setting = replace(case.setting, flags={**case.setting.flags, name: False})
-        error = case.aside(NOMINAL, setting).error
+        without = case.aside(NOMINAL, setting)
+        error = without.error
         if error is not None and error.kind == "AttributeError" and case.is_flagged(error.path, error.line):
             return Judgement("conditional", f"raises {error.text}", f"{name} is false")
+        leaves_none |= any(_has_none_for_scaler(content) for content, *_ in without.world.saved)
+    if leaves_none:
+        run = Run("a checkpoint of a run without a scaler", no_state=True)
+        text = raised(case.run(REFERENCE), case.run(run))
+        if text is not None:
+            return Judgement("conditional", text, run.name)
     run = Run("a checkpoint of a disabled scaler", empty_state=True)
     nominal = case.run(NOMINAL)
     made = nominal.events("scaler")

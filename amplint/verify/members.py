@@ -205,8 +205,8 @@ class Members(Callables):
         if name in ("size", "dim", "numel") or name == "__len__":
             return SIZE if args or name != "size" else (SIZE, SIZE)
         if name == "get" and args:
-            if self.run.empty_state and isinstance(args[0], str) and re.search(r"scaler|amp", args[0], re.I):
-                return {}
+            if self.loads_nothing(args[0]):
+                return {} if self.run.empty_state else None
             return value.child(
                 args[0] if isinstance(args[0], PLAIN) else "get",
                 f"{value.label}.{args[0]}" if isinstance(args[0], str) else f"{value.label}.get",
@@ -262,7 +262,7 @@ class Members(Callables):
             state = args[0] if args else None
             if isinstance(state, State) and state.what == "scaler":
                 return self.guarded(lambda: scaler.load_state_dict(state))
-            if isinstance(state, dict) and not state:
+            if state is None or (isinstance(state, dict) and not state):
                 return self.guarded(lambda: scaler.load_state_dict(state))
             self.ledger.note("load", what="scaler", owner=scaler.label, known=False)
             return None

@@ -54,6 +54,7 @@ from amplint.verify.props import (
     Stack,
 )
 from amplint.verify.standins import (
+    SCALER_KEY,
     SIZE,
     Model,
     Optimizer,
@@ -497,10 +498,15 @@ class Operations(Surroundings):
             return list(torch.tensor_split(tensor, number))
         return self.unpack(tensor, min(number, 64))
 
+    def loads_nothing(self, key: object) -> bool:
+        """Whether a checkpoint of this run has nothing of a scaler under a key."""
+        asked = isinstance(key, str) and SCALER_KEY.search(key) is not None
+        return asked and (self.run.empty_state or self.run.no_state)
+
     def item(self, value: object, key: object) -> object:
         loaded = isinstance(value, Unknown | dict) and not isinstance(value, State)
-        if self.run.empty_state and loaded and isinstance(key, str) and re.search(r"scaler|amp", key, re.I):
-            return {}
+        if loaded and self.loads_nothing(key):
+            return {} if self.run.empty_state else None
         if isinstance(key, Unknown):
             key = self.number(key) if isinstance(value, list | tuple) else key
         if isinstance(value, Unknown):

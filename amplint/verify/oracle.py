@@ -265,6 +265,7 @@ class Case:
                 backward_outside=False,
                 single=False,
                 empty_state=False,
+                no_state=False,
             )
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 from amplint.verify import device
 
 SIZE = 4
+#: the key of a checkpoint under which a scaler's state stands
+SCALER_KEY = re.compile("scaler|amp", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Run:
     fail          an exception rises behind the second unscale_, inside the program's own `try`
     bad_loss_at   the loss of that micro-batch tests as not finite
     empty_state   a loaded scaler state is the {} of a disabled scaler
+    no_state      a loaded scaler state is the None of a run without a scaler
     no_cache      regions keep no 16-bit copies of the weights
     backward_outside   regions are left around every backward
     short         every third batch falls into one part fewer than the program asks for
@@ -69,6 +73,7 @@ class Run:
     backward_outside: bool = False
     bad_loss_at: int = 0
     empty_state: bool = False
+    no_state: bool = False
     no_cache: bool = False
     decorated: bool = False
     short: bool = False
@@ -463,7 +468,9 @@ class Scaler(torch.amp.GradScaler):
 
     def load_state_dict(self, state_dict: Any) -> None:
         self.ledger.note("load", what="scaler", owner=self.label, known=True)
-        super().load_state_dict(dict(state_dict))
+        # None is for torch to refuse
+        given: Any = state_dict if state_dict is None else dict(state_dict)
+        super().load_state_dict(given)
 
 
 class DuckOptimizer:
