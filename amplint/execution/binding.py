@@ -105,7 +105,8 @@ class Binding:
         """An unknown value, or each that is chosen among, as what its use shows it to be."""
         role = self.role(path, state)
         if isinstance(value, OpV):
-            return self._refined_choices(value, path, state) if role in ("scaler", "optimizer") else value
+            choosing = value.op == "ite" and role in ("scaler", "optimizer")
+            return self._refined_choices(value, path, state) if choosing else value
         if role == "scaler":
             return self.as_scaler(value, state)
         if role == "optimizer" and not value.taint.foreign:
@@ -116,9 +117,9 @@ class Binding:
         return value
 
     def _refined_choices(self, value: OpV, path: str, state: Machine) -> Value:
-        choices = value.args[1:] if value.op == "ite" else value.args
+        test, *choices = value.args
         refined = [self.refine(choice, path, state) if isinstance(choice, OPEN) else choice for choice in choices]
-        return value if refined == [*choices] else OpV(value.op, *value.args[: -len(refined)], *refined)
+        return value if refined == choices else OpV("ite", test, *refined)
 
     def as_scaler(self, value: Value, state: Machine) -> Value:
         """An unknown value that is used as a scaler."""

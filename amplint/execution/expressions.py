@@ -290,7 +290,7 @@ class Expressions:
 
 def _is_choice(value: Value) -> bool:
     """Whether a value is one of two, whichever a condition says."""
-    return isinstance(value, OpV) and value.op in ("ite", "or")
+    return isinstance(value, OpV) and value.op == "ite"
 
 
 def _has_star(expr: Seq) -> bool:
