@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 _FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P<names>\([^)]*\)|[^\n]*)", re.MULTILINE)
-_TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
+#: what code that trains mentions, and code that only computes does not
+TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
@@ -127,7 +128,7 @@ class ModuleEnv:
         """Whether a method of a network does more than compute: opens regions, scales, steps."""
         if scope.decorators or "binary_cross_entropy" in scope.words or not scope.words.isdisjoint(self.kept_losses):
             return True
-        return any(_TRAINING_WORDS.search(word) for word in scope.words)
+        return any(TRAINING_WORDS.search(word) for word in scope.words)
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:

@@ -31,6 +31,7 @@ from amplint.program import (
     path_of,
     walk,
 )
+from amplint.project import TRAINING_WORDS
 from amplint.pruning import TELLING
 from amplint.states import UNKNOWN
 from amplint.values import (
@@ -152,10 +153,12 @@ def _opens_a_region(scope: Scope) -> bool:
 
 def _inherited(env: ModuleEnv, executor: Executor) -> Iterator[_Entry]:
     """Methods that classes of this module inherit from other modules, and that nothing has called so far: there the
-    base class may step, clip or save what the derived class has made."""
+    base class may step, clip or save what the derived class has made, if that is anything to train with."""
     state = initial(env, executor)
     for cls in env.program.scopes:
         if cls.kind != "class" or not cls.bases or cls not in env.relevant:
+            continue
+        if not any(map(TRAINING_WORDS.search, cls.words)):
             continue
         overridden = set(cls.children)
         for owner in executor.classes.lineage(Class(env, cls, -env.number), state)[0][1:]:
