@@ -67,8 +67,8 @@ class Neighbours:
         self._callers: dict[Path, tuple[Path, ...]] = {}
 
     def callers(self, file: Path) -> tuple[Path, ...]:
-        """The files that use a function or class of `file` that has AMP vocabulary: directly, through what a package
-        re-exports, or through one other file. At most `MAX_CALLERS`, whatever else is being checked."""
+        """The files that use a function or class of `file` in which something can be wrong: directly, through what a
+        package re-exports, or through one other file. At most `MAX_CALLERS`, whatever else is being checked."""
         known = self._callers.get(file)
         if known is None:
             known = self._callers[file] = tuple(self._find_callers(file))
@@ -111,7 +111,7 @@ class Neighbours:
 
     def _find_callers(self, file: Path) -> list[Path]:
         distance: dict[Path, int] = {}
-        front = [(file, self._project.telling_names(file), 0)]
+        front = [(file, self._project.outline(file).answerable, 0)]
         visited = {file}
         while front:
             target, names, hops = front.pop(0)
@@ -126,7 +126,7 @@ class Neighbours:
                     continue
                 distance[importer] = hops + 1
                 if hops + 1 < MAX_HOPS:
-                    front.append((importer, self._project.telling_names(importer) | used, hops + 1))
+                    front.append((importer, self._project.outline(importer).answerable | used, hops + 1))
 
         def nearness(caller: Path) -> tuple[int, int, str]:
             apart = len(Path(os.path.relpath(caller, file.parent)).parts)

@@ -14,6 +14,13 @@ from amplint.screen import code_of
 VOCABULARY = re.compile(
     rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|HalfTensor|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
 )
+#: what can be wrong in a definition, though only those who call it know why: an operation of the protocol, a cast to
+#: 16 bits, a save, what autocast refuses or caches. Schedulers and progress bars step and update as well.
+ANSWERABLE = re.compile(
+    rb"scaler|autocast|backward\b|\.grad\b|clip_\w{0,20}grad|unscale_\b|zero_grad|\bamp\b|torch\.save"
+    rb"|\.step\((?<!scheduler\.step\()|\.update\(\)(?<!bar\.update\(\))|(?:opt|sched)\w{0,20}\.state_dict\("
+    rb"|\.half\(|HalfTensor|\.to\([^)\n]{0,80}(?:float16|half)|\bwith [\w.]{0,20}no_grad|binary_cross_entropy\b|BCELoss"
+)
 WORD = re.compile(rb"[A-Za-z_]\w*")
 #: a top-level definition with its body
 _DEFINITION = re.compile(
@@ -67,7 +74,15 @@ class Outline:
     @cached_property
     def telling(self) -> frozenset[str]:
         """The definitions that have AMP vocabulary, or call by name one that has."""
-        told = {n for n, parts in self.definitions.items() if any(VOCABULARY.search(part.text) for part in parts)}
+        return self._with(VOCABULARY)
+
+    @cached_property
+    def answerable(self) -> frozenset[str]:
+        """The definitions in which something can be wrong that shows only from their callers, or that call one."""
+        return self._with(ANSWERABLE)
+
+    def _with(self, vocabulary: re.Pattern[bytes]) -> frozenset[str]:
+        told = {n for n, parts in self.definitions.items() if any(vocabulary.search(part.text) for part in parts)}
         words = {name: frozenset().union(*(part.words for part in parts)) for name, parts in self.definitions.items()}
         while more := {n for n, used in words.items() if n not in told and not told.isdisjoint(used)}:
             told |= more
