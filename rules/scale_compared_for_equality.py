@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ class ScaleComparedForEquality(Rule):
     code = "AMP220"
     name = "scale-compared-for-equality"
     severity = Severity.WARNING
-    needles = ((b"get_scale",),)
+    needles = ((re.compile(rb"get_scale(?!\w)"),),)
     fix = "safe"
     confirmed_by = "own"
 
