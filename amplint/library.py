@@ -119,7 +119,9 @@ ONLY_LOOK = frozenset(
     "bool callable dir float format hasattr hash id int isinstance issubclass len print range repr str type".split()
 )
 
-_SCHEDULER = re.compile(r"(lr_scheduler\.[A-Z]\w+$)|(get_\w*schedule\w*$)|(Scheduler$)|(\.optim\.lr_scheduler\.)")
+_SCHEDULER = re.compile(
+    r"(lr_scheduler\.[A-Z]\w+$)|(get_\w*schedule\w*$)|(Scheduler$)|(\.optim\.lr_scheduler\.)|(\.swa_utils\.SWALR$)"
+)
 _OPTIMIZER_CLASS = re.compile(
     r"^(Adam\w*|SGD\w*|RMSprop\w*|Adagrad|Adadelta|Adamax|ASGD|LBFGS|Rprop|SparseAdam|NAdam|RAdam|Lion\w*|LAMB|Lamb|Lars|LARS|"
     r"FusedAdam|FusedLAMB|FusedSGD|Adafactor|AdaBelief|Ranger\w*|Sophia\w*|Muon|Shampoo|PagedAdamW\w*|Prodigy|DAdapt\w+|MADGRAD)$"
@@ -184,8 +186,8 @@ def role(dotted: str) -> str | None:
         "lion_pytorch",
         "pytorch_optimizer",
     ):
-        if dotted.startswith("torch.optim.") and last[:1].isupper() and last not in ("Optimizer",):
-            return "optimizer"
+        if dotted.startswith("torch.optim.") and last[:1].isupper() and last != "Optimizer":
+            return "optimizer" if ".swa_utils." not in dotted else None
         if _OPTIMIZER_CLASS.match(last):
             return "optimizer"
         if last in ("create_optimizer", "create_optimizer_v2"):

@@ -29,7 +29,16 @@ from amplint.program import (
     path_of,
     walk,
 )
-from amplint.pruning import bound_callables, held_names, may_be_event, prune, relevant_scopes, words_of
+from amplint.pruning import (
+    bound_callables,
+    calls_in,
+    gone_through,
+    held_names,
+    may_be_event,
+    prune,
+    relevant_scopes,
+    words_of,
+)
 from amplint.source import SourceError, SourceModule
 from amplint.wrappers import wrappers_of
 
@@ -40,6 +49,7 @@ _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 _FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P<names>\([^)]*\)|[^\n]*)", re.MULTILINE)
 #: what code that trains mentions, and code that only computes does not
 TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
+_SCHEDULER_CLASS = re.compile(r"lr_scheduler\.[A-Z]\w+$|(^|\.)[A-Z]\w*(LR|Scheduler|WarmRestarts|OnPlateau)$")
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
@@ -210,28 +220,23 @@ class ModuleEnv:
                     found.update(words_of(stmt.func))
                     for arg in stmt.args:
                         found.update(words_of(arg.value))
-                elif isinstance(stmt, Loop) and stmt.test is not None:
-                    found.update(words_of(stmt.test))
+                elif isinstance(stmt, Loop):
+                    found.update((*words_of(stmt.test), *words_of(stmt.iterable)))
         return frozenset(found)
 
     @cached_property
     def called_in_turn(self) -> frozenset[str]:
-        """Attributes that hold objects, such as callbacks, which a loop goes through and calls."""
+        """Attributes that hold objects or functions, such as callbacks, which a loop goes through and calls."""
         found: set[str] = set()
         for scope in self.program.scopes:
+            made = calls_in(scope)
             for loop in walk(scope.body):
-                if isinstance(loop, Loop) and isinstance(loop.iterable, Attr) and isinstance(loop.target, Name):
-                    name = loop.target.id
-                    if any(isinstance(s, Call) and name in self._objects_of(s) for s in walk(loop.body)):
-                        found.add(loop.iterable.name)
+                holder = gone_through(loop, made) if isinstance(loop, Loop) else None
+                if isinstance(loop, Loop) and isinstance(holder, Attr):
+                    elements = {part.id for part in parts_of(loop.target) if isinstance(part, Name)}
+                    if any(isinstance(s, Call) and not elements.isdisjoint(_objects_of(s)) for s in walk(loop.body)):
+                        found.add(holder.name)
         return frozenset(found)
-
-    @staticmethod
-    def _objects_of(call: Call) -> frozenset[str]:
-        """The object whose method is called, or is looked up by `getattr`."""
-        if isinstance(call.func, Name) and call.func.id == "getattr" and call.args:
-            return frozenset((path_of(call.args[0].value),))
-        return frozenset((path_of(call.func.base),)) if isinstance(call.func, Attr) else frozenset()
 
     def pruned(self, scope: Scope, given: frozenset[str] = frozenset()) -> list[Stmt]:
         """The part of a scope's body that is executed where the parameters in `given` hold gradients."""
@@ -268,11 +273,25 @@ class ModuleEnv:
         return merged
 
 
+def _objects_of(call: Call) -> Iterator[str]:
+    """What is called, the object whose method is called, or the one in which it is looked up by `getattr`."""
+    if isinstance(call.func, Attr):
+        yield path_of(call.func.base)
+    elif isinstance(call.func, Name):
+        yield call.func.id
+        if call.func.id == "getattr" and call.args:
+            yield path_of(call.args[0].value)
+
+
 def _roles(scope: Scope) -> dict[str, str]:
     methods: dict[str, set[str]] = {}
+    schedulers: set[str] = set()
+    made = {s.result for s in walk(scope.body) if isinstance(s, Call) and _SCHEDULER_CLASS.search(path_of(s.func))}
     stepped: set[str] = set()
     called: set[str] = set()
     for stmt in walk(scope.body):
+        if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
+            schedulers.add(path_of(stmt.target))
         if not isinstance(stmt, Call):
             continue
         if isinstance(stmt.func, Attr):
@@ -291,9 +310,9 @@ def _roles(scope: Scope) -> dict[str, str]:
             called.add(stmt.func.id)
         if isinstance(stmt.func, Attr):
             called.add(path_of(stmt.func))
-    roles: dict[str, str] = {}
+    roles = dict.fromkeys(schedulers - {""}, "scheduler")
     for path, used in methods.items():
-        if path.startswith("%"):
+        if path.startswith("%") or path in roles:
             continue
         last = path.rpartition(".")[2].lower()
         named = "scaler" in last

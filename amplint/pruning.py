@@ -48,7 +48,7 @@ from amplint.program import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from collections.abc import Set as AbstractSet
 
     from amplint.project import ModuleEnv
@@ -67,6 +67,9 @@ _MINOR_EVENTS = frozenset(
     "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel "
     "fully_shard".split()
 )
+#: methods that give the elements of a container, and functions whose result has the same elements
+_ELEMENTS = frozenset({"values", "items", "get", "copy", "pop"})
+_SAME_ELEMENTS = frozenset({"list", "tuple", "sorted", "reversed", "enumerate", "iter", "set"})
 #: what is resumed along with the weights
 _RESUMED = re.compile(r"opt|scal|amp", re.IGNORECASE)
 #: operations that change weights in place, where a scope walks over parameters
@@ -144,10 +147,10 @@ def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Sc
 
 
 def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], frozenset[Scope]]]:
-    """What variables, attributes and parameters are bound to, as far as it can be a function.
+    """What variables, attributes, parameters and containers are bound to, as far as it can be a function.
 
     Yields (last name, names, lambdas) of what is written there, or handed to the call whose result is bound, as in
-    `partial(f)` and `torch.compile(f)`.
+    `partial(f)` and `torch.compile(f)`. `f()` is the name of what a function `f` of the module returns.
     """
     callees: dict[str, Scope] = {}
     for scope in env.program.scopes:
@@ -155,25 +158,65 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
         if made is not None:
             callees.setdefault(scope.name, made)
     for scope in env.program.scopes:
+        calls = calls_in(scope)
         temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]] = {}
         for stmt in _own(scope):
+            name, reference = "", (frozenset[str](), frozenset[Scope]())
             if isinstance(stmt, Call) and not _only_looks(stmt):
                 handed = [_reference(arg.value, temporaries) for arg in stmt.args]
                 callee = callees.get(call_name(stmt.func))
                 if callee is not None:
                     plain = [p.name for p in callee.params if p.kind == "plain"][callee.is_method :]
-                    for position, (arg, reference) in enumerate(zip(stmt.args, handed, strict=True)):
-                        name = arg.keyword or (plain[position] if position < len(plain) else "")
-                        if any(reference):
-                            yield name, *reference
-                temporaries[stmt.result] = made_of = _union(handed)
-                if any(made_of):
-                    yield stmt.result, *made_of
-            elif isinstance(stmt, Assign) and isinstance(stmt.target, (Name, Attr)):
-                parts = parts_of(stmt.value) if isinstance(stmt.value, (Op, Seq, DictDisplay)) else [stmt.value]
-                reference = _union(_reference(part, temporaries) for part in parts)
-                if any(reference):
-                    yield call_name(stmt.target), *reference
+                    for position, (arg, given) in enumerate(zip(stmt.args, handed, strict=True)):
+                        parameter = arg.keyword or (plain[position] if position < len(plain) else "")
+                        if any(given):
+                            yield parameter, *given
+                    handed.append((frozenset((f"{callee.name}()",)), frozenset()))
+                if isinstance(stmt.func, Attr) and stmt.func.name in library.FILLS:
+                    yield call_name(container(stmt.func.base, calls)), *_union(handed)
+                name, reference = stmt.result, _union([*handed, (_looked_up(stmt), frozenset())])
+                temporaries[name] = reference
+            elif isinstance(stmt, Assign):
+                name = call_name(container(stmt.target, calls))
+                reference = _reference(stmt.value, temporaries)
+            elif isinstance(stmt, Jump) and stmt.kind == "return" and stmt.value is not None:
+                name, reference = f"{scope.name}()", _reference(stmt.value, temporaries)
+            elif isinstance(stmt, Loop):
+                holder = call_name(gone_through(stmt, calls))
+                for part in parts_of(stmt.target):
+                    if isinstance(part, Name) and holder:
+                        yield part.id, frozenset((holder,)), frozenset()
+            if name and any(reference):
+                yield name, *reference
+
+
+def calls_in(scope: Scope) -> dict[str, Call]:
+    """The calls of a scope by the names of their results."""
+    return {stmt.result: stmt for stmt in _own(scope) if isinstance(stmt, Call)}
+
+
+def gone_through(loop: Loop, calls: Mapping[str, Call]) -> Expr:
+    """The list or dict whose elements a loop goes through."""
+    return container(loop.iterable, calls) if loop.iterable is not None else Const(None)
+
+
+def container(value: Expr, calls: Mapping[str, Call]) -> Expr:
+    """The list or dict that an expression is an element of, its elements, or a copy: `self.hooks` of
+    `self.hooks[event]`, of `self.hooks.items()` and of `list(self.hooks)`."""
+    if isinstance(value, Item):
+        return container(value.base, calls)
+    call = calls.get(value.id) if isinstance(value, Name) else None
+    if call is not None and isinstance(call.func, Attr) and call.func.name in _ELEMENTS:
+        return container(call.func.base, calls)
+    if call is not None and isinstance(call.func, Name) and call.func.id in _SAME_ELEMENTS and call.args:
+        return container(call.args[0].value, calls)
+    return value
+
+
+def _looked_up(call: Call) -> frozenset[str]:
+    """The name of the method that `getattr(self, "name")` finds."""
+    asked = call.args[1].value if call_name(call.func) == "getattr" and len(call.args) > 1 else None
+    return frozenset((asked.value,)) if isinstance(asked, Const) and isinstance(asked.value, str) else frozenset()
 
 
 def _only_looks(call: Call) -> bool:
@@ -184,11 +227,15 @@ def _only_looks(call: Call) -> bool:
 def _reference(
     value: Expr, temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]]
 ) -> tuple[frozenset[str], frozenset[Scope]]:
-    """The function that an expression can be: (names, lambdas)."""
+    """The functions that an expression can be, or holds: (names, lambdas)."""
     if isinstance(value, Closure):
         return frozenset(), frozenset((value.scope,))
     if isinstance(value, Name) and value.id in temporaries:
         return temporaries[value.id]
+    if isinstance(value, Item):
+        return _reference(value.base, temporaries)
+    if isinstance(value, (Op, Seq, DictDisplay)):
+        return _union(_reference(part, temporaries) for part in parts_of(value) if part is not value)
     return (frozenset((call_name(value),)) if isinstance(value, (Name, Attr)) else frozenset()), frozenset()
 
 
@@ -219,15 +266,20 @@ def _hands_itself_on(scope: Scope) -> bool:
 
 
 def _fills_callbacks(scope: Scope, env: ModuleEnv) -> bool:
-    """Whether a scope adds to a list of objects that are called in turn."""
-    return any(
-        isinstance(stmt, Call)
-        and isinstance(stmt.func, Attr)
-        and stmt.func.name in library.FILLS
-        and isinstance(stmt.func.base, Attr)
-        and stmt.func.base.name in env.called_in_turn
-        for stmt in _own(scope)
-    )
+    """Whether a scope adds to a list or dict of objects that are called in turn."""
+    if not env.called_in_turn:
+        return False
+    for stmt in _own(scope):
+        filled: Expr | None = None
+        if isinstance(stmt, Call) and isinstance(stmt.func, Attr) and stmt.func.name in library.FILLS:
+            filled = stmt.func.base
+        elif isinstance(stmt, Assign) and isinstance(stmt.target, Item):
+            filled = stmt.target
+        if filled is not None:
+            held = container(filled, {})
+            if isinstance(held, Attr) and held.name in env.called_in_turn:
+                return True
+    return False
 
 
 def _own(scope: Scope) -> Iterator[Stmt]:
@@ -328,7 +380,7 @@ def _text(expr: Expr) -> str:
     )
 
 
-def words_of(expr: Expr) -> Iterator[str]:
+def words_of(expr: Expr | None) -> Iterator[str]:
     """The attribute names in an expression."""
     for part in parts_of(expr):
         if isinstance(part, Attr):

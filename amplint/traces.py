@@ -103,11 +103,14 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     speaking = {s.name for s in functions if not _ENTRY_WORDS.isdisjoint(s.words)}
     # a function that only calls others of the module knows what they are called with
     telling = _ENTRY_WORDS | env.kept_contexts | (speaking - _COMMON_METHODS)
+    classes = {s.parent.name for s in functions if s.name in speaking and s.parent is not None and s.is_method}
     candidates = [
         s
         for s in functions
         if s.name in speaking
         or not telling.isdisjoint(s.words - {s.name})
+        # makes an object and calls a method whose name says nothing
+        or not (classes.isdisjoint(s.words) or (speaking & _COMMON_METHODS).isdisjoint(s.words))
         or _opens_a_region(s)
         or _drives(s, env.relevant_imports)
     ]

@@ -117,7 +117,7 @@ class IncompleteWindowDropped(Rule):
                 # the boundary is not the only way to the step
                 continue
             atoms = [atom for atom in decided if atom[0] != "true" and counts_batches(atom)]
-            guard = _guard(step)
+            guard = _guard(step, backward)
             if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
                 continue
             if _is_endless(guard) or not any(_starts_anew(unit, atom) for atom in atoms):
@@ -214,8 +214,9 @@ def _fits(step: Event, atoms: list[Any]) -> bool:
     return bool(windows) and all(window and length % window == 0 for window in windows)
 
 
-def _guard(step: Event) -> Site | None:
-    """The condition that makes the step wait: the `if` around it, or one before it that goes on to the next batch."""
+def _guard(step: Event, backward: Event) -> Site | None:
+    """The condition that makes the step wait: the `if` around it, or one before it that goes on to the next batch; what
+    is around the loop over the batches lets no step wait."""
     for site in (step.site, *reversed(step.calls)):
         loop = enclosing(site, cst.For, cst.While)
         node = enclosing(site, cst.If, cst.For, cst.While, cst.FunctionDef)
@@ -227,7 +228,17 @@ def _guard(step: Event) -> Site | None:
             for earlier in reversed(block.body[:position]):
                 if isinstance(earlier, cst.If) and _leaves(earlier):
                     return Site(site.module, earlier)
+        if loop is not None and any(_is_inside(inner, site, loop) for inner in (backward.site, *backward.calls)):
+            return None
     return None
+
+
+def _is_inside(inner: Site, outer: Site, loop: cst.CSTNode) -> bool:
+    """Whether a site is inside of a loop around another."""
+    node: cst.CSTNode | None = inner.node
+    while node is not None and node is not loop and inner.module is outer.module:
+        node = inner.module.parent(node)
+    return node is loop
 
 
 def _leaves(node: cst.If) -> bool:

@@ -127,7 +127,7 @@ class UpdateInsideAccumulation(Rule):
                 if gradients.maybe and not all(map(_waits, event.before.values())):
                     continue
                 others = [stage for o, stage in update.details["stages"] if o is not optimizer]
-                if "stepped" in others and (optimizer is None or gradients.maybe or gradients.window < 2):
+                if "stepped" in others and not _is_accumulated(trace, optimizer, gradients):
                     # another optimizer was stepped: a shared scaler, not certainly a window
                     continue
                 if gradients.kind == "L" and (same_round(update, event) or not inside_window(unit, event, optimizer)):
@@ -170,6 +170,17 @@ class UpdateInsideAccumulation(Rule):
                 unit.assumptions(event),
                 unit.confidence(event.scaler, event.optimizer),
             )
+
+
+def _is_accumulated(trace: Trace, optimizer: Value | None, gradients: Gradients) -> bool:
+    """Whether gradients are certainly those of a window: of several backwards, and used from then on. An optimizer of an
+    earlier stage, or of a part of the model, gets gradients that nobody waits for."""
+    if optimizer is None or gradients.maybe or gradients.window < 2 or gradients.origin is None:
+        return False
+    return any(
+        e.kind in ("step", "unscale_") and e.optimizer is optimizer and e.index > gradients.origin.index
+        for e in trace.events
+    )
 
 
 def _waits(gradients: Gradients) -> bool:

@@ -105,6 +105,11 @@ class Builtins:
             known = self._isinstance(first, pos[1])
             if known is not None:
                 return [(state, known, None)]
+        if name in ("hasattr", "callable") and len(pos) == 1 + (name == "hasattr"):
+            asked = "__call__" if name == "callable" else pos[1].value if isinstance(pos[1], Const) else None
+            known = self._has(first, asked, state) if isinstance(asked, str) else None
+            if known is not None:
+                return [(state, known, None)]
         if name == "sum" and pos:
             taint = first.taint
             for value in self.effects.containers.contents(first, state):
@@ -161,6 +166,21 @@ class Builtins:
         if value is NONE:
             return FALSE
         return None
+
+    def _has(self, value: Value, name: str, state: Machine) -> Value | None:
+        """Whether an object has an attribute, as far as its class and what was executed tell."""
+        if name == "__call__" and isinstance(value, (Func, Class, Partial, Const)):
+            return FALSE if isinstance(value, Const) else TRUE
+        if not isinstance(value, Instance):
+            return None
+        if self.x.classes.method(value.cls, name, state) is not None or (value, name) in state.heap:
+            return TRUE
+        lineage, libraries = self.x.classes.lineage(value.cls, state)
+        if libraries or value.is_given or self.x.classes.method(value.cls, "__getattr__", state) is not None:
+            return None
+        envs = {state.links[state.stack[-1]][0], *(cls.env for cls in lineage)}
+        # whoever sets the attribute, or defines it, writes its name
+        return None if any(name in env.program.body.words for env in envs) else FALSE
 
     def exit(
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None

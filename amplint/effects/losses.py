@@ -150,7 +150,8 @@ class Losses:
             if isinstance(callee, Ext):
                 return callee.dotted.startswith("torch.")
             if isinstance(callee, Func):
-                return False
+                # what is not worth executing scales nothing
+                return callee.scope not in callee.env.relevant
             if isinstance(callee, AttrOf):
                 if isinstance(callee.base, (Result, OpV)):
                     return self._known_plain(callee.base)

@@ -31,6 +31,7 @@ from amplint.values import (
     Result,
     Scaler,
     Sequence,
+    StateOf,
     Sym,
     Value,
     interesting,
@@ -159,6 +160,9 @@ class Binding:
             if isinstance(base, DictV):
                 pairs = tuple(p for p in state.heap.get((base, "#items"), ()) if p.items[0] is not index)
                 state.heap[(base, "#items")] = (*pairs, Sequence(index, value))
+                if isinstance(value, StateOf) and isinstance(value.of, OPEN) and not isinstance(index, Const):
+                    # the state of whatever it is, under its name
+                    state.heap[(base, "#open")] = True
             else:
                 state.heap[(base, ("item", index))] = value
         elif isinstance(target, Seq):

@@ -12,6 +12,7 @@ from amplint.program import (
     Call,
     Name,
     Scope,
+    Seq,
     path_of,
     walk,
 )
@@ -27,6 +28,7 @@ from amplint.values import (
     Ext,
     Func,
     Instance,
+    Sequence,
     Sym,
     Value,
     interesting,
@@ -129,11 +131,13 @@ class Classes:
                     if isinstance(stmt.value, ConstE):
                         # an object may override it; only its being there is certain
                         return Const.of(stmt.value.value) if stmt.value.value is not None else None
-                    if isinstance(stmt.value, Attr | Name):
+                    items = stmt.value.items if isinstance(stmt.value, Seq) else (stmt.value,)
+                    if all(isinstance(item, (ConstE, Attr, Name)) for item in items):
                         scratch = state.clone()
                         self.x.modules.enter_globals(candidate.env, scratch)
                         scratch.stack = (-candidate.env.number,)
-                        return self.x.expressions.value(stmt.value, scratch)
+                        values = [self.x.expressions.value(item, scratch) for item in items]
+                        return Sequence(*values) if isinstance(stmt.value, Seq) else values[0]
         return None
 
     def materialise(self, instance: Instance, name: str, state: Machine) -> Value | None:

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from amplint.execution.executor import Executor
 
 
-MAX_ITERATIONS = 4
+#: rounds of a loop over known elements, and of one over known names
+MAX_ITERATIONS, MAX_NAMES = 4, 16
 
 
 class Loops:
@@ -259,7 +260,7 @@ class Loops:
         """How often a loop runs: as often as its elements are known, else twice (a comprehension once)."""
         known = self.items_of(sequence, state)
         if known is not None:
-            return min(len(known), MAX_ITERATIONS)
+            return min(len(known), MAX_NAMES if all(map(_is_named, known)) else MAX_ITERATIONS)
         seen = self._seen_items(sequence, state)
         if seen and stmt.kind == "for":
             return min(len(seen) + 1, MAX_ITERATIONS)
@@ -407,6 +408,12 @@ class Loops:
         for after in live:
             done.extend(self.x.block(stmt.orelse, after, leaving) if stmt.orelse else [(after, None)])
         return done
+
+
+def _is_named(element: Value) -> bool:
+    """Whether an element of a sequence is a name, or comes with one."""
+    first = element.items[0] if isinstance(element, Sequence) and element.items else element
+    return isinstance(first, Const) and isinstance(first.value, str)
 
 
 def _was_last(stmt: Loop, index: int, state: Machine) -> bool:
