@@ -330,7 +330,7 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     if name in _WEIGHT_CHANGES and not scope.words.isdisjoint({"parameters", "named_parameters"}):
         return True
     base = stmt.func.base if isinstance(stmt.func, Attr) else None
-    path = path_of(base)
+    path = path_of(base.base if isinstance(base, Item) else base)
     if name == "grad":
         return base is None or path.rpartition(".")[2] == "autograd"
     if name == "step":

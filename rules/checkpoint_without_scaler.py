@@ -233,8 +233,17 @@ def _without_argument(event: Event, site: Site) -> Site:
         function = function_of(site)
         if not isinstance(function, cst.FunctionDef) or not _takes_scaler(function, site.module):
             break
+        if _hands_scaler(call):
+            # it is given the scaler, and does not save its state
+            break
         site = call
     return site
+
+
+def _hands_scaler(call: Site) -> bool:
+    """Whether a call is given a scaler, by the names of its arguments."""
+    arguments = call.node.args if isinstance(call.node, cst.Call) else ()
+    return any("scaler" in call.module.segment(argument).lower() for argument in arguments)
 
 
 def _takes_scaler(function: cst.FunctionDef, module: SourceModule) -> bool:

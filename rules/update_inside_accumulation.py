@@ -173,8 +173,8 @@ class UpdateInsideAccumulation(Rule):
 
 
 def _is_accumulated(trace: Trace, optimizer: Value | None, gradients: Gradients) -> bool:
-    """Whether gradients are certainly those of a window: of several backwards, and used from then on. An optimizer of an
-    earlier stage, or of a part of the model, gets gradients that nobody waits for."""
+    """Whether gradients are certainly those of a window: of several backwards, and used from then on. An optimizer of
+    an earlier stage, or of a part of the model, gets gradients that nobody waits for."""
     if optimizer is None or gradients.maybe or gradients.window < 2 or gradients.origin is None:
         return False
     return any(

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint import library
 from amplint.program import Handler, Jump
 from amplint.rule import Site
@@ -39,8 +41,6 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from amplint.effects.dispatch import Effects
     from amplint.machine import CallOutcome, Machine
 
@@ -183,8 +183,10 @@ class Unknown:
                 state.grads[optimizer] = UNKNOWN
 
     def jumped(self, stmt: Jump, state: Machine) -> None:
-        """`return`, `break`, `continue`: of interest while a step is under way."""
-        self._left(stmt.kind, stmt.node, state)
+        """`return`, `break`, `continue`: of interest while a step is under way. The filter of a comprehension leaves
+        nothing out but an element."""
+        if not isinstance(stmt.node, cst.CompIf):
+            self._left(stmt.kind, stmt.node, state)
 
     def caught(self, handler: Handler, state: Machine) -> None:
         """An exception is swallowed: of interest while a step is under way."""

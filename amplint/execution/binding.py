@@ -24,6 +24,7 @@ from amplint.values import (
     Ext,
     Framework,
     Func,
+    Grad,
     ItemOf,
     Many,
     Optimizer,
@@ -152,7 +153,10 @@ class Binding:
                 self.x.effects.gradients.attribute_bound(choice, target, value, state, stmt)
                 if isinstance(choice, Scaler) and target.name in library.SCALER_STATE:
                     self.x.effects.scaling.lose_scaler(choice, state)
-                if kept:
+                if target.name == "grad" and isinstance(value, Grad):
+                    # whatever was computed from it, it is the gradient from now on
+                    state.heap.pop((choice, "grad"), None)
+                elif kept:
                     state.heap[(choice, target.name)] = value
         elif isinstance(target, Item):
             base, index = self.x.expressions.value(target.base, state), self.x.expressions.value(target.index, state)

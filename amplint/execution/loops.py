@@ -45,6 +45,8 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from amplint.execution.executor import Executor
 
 
@@ -355,13 +357,12 @@ class Loops:
                 base = self.x.expressions.value(target.base, state)
                 if _is_number(state.heap.get((base, target.name))):
                     state.heap[(base, target.name)] = Sym("counter", id(stmt), state.loops, target.name)
-        env, _ = state.links[state.stack[-1]]
-        own = state.frame.get("self")
-        if isinstance(own, Instance) and env.counters and _calls_own_method(stmt):
+        for holder in _called_objects(stmt):
             # the method may be the one that counts
-            for name in env.counters:
-                if _is_number(state.heap.get((own, name))):
-                    state.heap[(own, name)] = Sym("counter", id(stmt), state.loops, name)
+            called = self.x.expressions.value(holder, state)
+            for name in called.cls.env.counters if isinstance(called, Instance) else ():
+                if _is_number(state.heap.get((called, name))):
+                    state.heap[(called, name)] = Sym("counter", id(stmt), state.loops, name)
 
     def free_attributes(self, instance: Value, names: frozenset[str], state: Machine) -> None:
         """The same for attributes of an object whose methods are called again and again."""
@@ -497,9 +498,11 @@ def counters(stmt: Stmt) -> list[Expr]:
     ]
 
 
-def _calls_own_method(stmt: Loop) -> bool:
-    called = (s.func for s in walk([stmt]) if isinstance(s, Call))
-    return any(isinstance(func, Attr) and path_of(func.base) == "self" for func in called)
+def _called_objects(stmt: Stmt) -> Iterator[Expr]:
+    """The objects whose methods a statement calls, each once, as far as they are not computed in it."""
+    called = [s.func.base for s in walk([stmt]) if isinstance(s, Call) and isinstance(s.func, Attr)]
+    bases = {path_of(base): base for base in called}
+    return (base for path, base in bases.items() if path and not path.startswith("%"))
 
 
 def _is_number(value: Value | None) -> bool:
