@@ -195,7 +195,10 @@ def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:
     for later in trace.events[position + 1 :]:
         if later.kind == "update" and later.scaler is scaler:
             return later
-        if later.kind in ("backward", "step", "unscale_"):
+        # the backward of another optimizer may come first, in the same batch
+        if later.kind in ("step", "unscale_") or (
+            later.kind == "backward" and later.loops[:1] != trace.events[position].loops[:1]
+        ):
             return None
     return None
 
