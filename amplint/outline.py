@@ -15,11 +15,14 @@ VOCABULARY = re.compile(
     rb"scaler|autocast|backward|\.grad\b|clip_grad|state_dict|\.half\(|HalfTensor|float16|zero_grad|\.step\(|unscale|\bamp\b|torch\.save|no_grad"
 )
 #: what can be wrong in a definition, though only those who call it know why: an operation of the protocol, a cast to
-#: 16 bits, a save, what autocast refuses or caches. Schedulers and progress bars step and update as well.
+#: 16 bits, a save or a load, what autocast refuses or caches. The schedulers of inference step with arguments, and
+#: progress bars update as well.
 ANSWERABLE = re.compile(
     rb"scaler|autocast|backward\b|\.grad\b|clip_\w{0,20}grad|unscale_\b|zero_grad|\bamp\b|torch\.save"
-    rb"|\.step\((?<!scheduler\.step\()|\.update\(\)(?<!bar\.update\(\))|(?:opt|sched)\w{0,20}\.state_dict\("
-    rb"|\.half\(|HalfTensor|\.to\([^)\n]{0,80}(?:float16|half)|\bwith [\w.]{0,20}no_grad|binary_cross_entropy\b|BCELoss"
+    rb"|\.step\((?:(?<!scheduler\.step\()|(?=\)))|\.update\(\)(?<!bar\.update\(\))"
+    rb"|(?:opt|sched)\w{0,20}\.(?:load_)?state_dict\("
+    rb"|\.half\(|HalfTensor|\.to\([^)\n]{0,80}(?:float16|half)|dtype ?= ?torch\.(?:float16|half)|set_default_"
+    rb"|\bwith [\w.]{0,20}no_grad|binary_cross_entropy\b|BCELoss"
 )
 WORD = re.compile(rb"[A-Za-z_]\w*")
 #: a top-level definition with its body

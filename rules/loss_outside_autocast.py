@@ -16,7 +16,7 @@ from amplint.rule import Fault, Rule, Site
 if TYPE_CHECKING:
     from amplint.analysis import Unit
 
-_LOSS_NAMES = re.compile(r"loss|criter", re.IGNORECASE)
+_LOSS_NAMES = re.compile(r"(loss|criter)(?!\w*scaler)", re.IGNORECASE)
 _LOSS_FUNCTIONS = re.compile(r"_loss$|cross_entropy|kl_div|_nll$")
 
 

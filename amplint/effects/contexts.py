@@ -99,7 +99,9 @@ class Contexts:
             if context.kind == "apex":
                 loss = Result(context, (), state.loops, taint=Taint(foreign=True))
                 return x.within(stmt, None, state, loss)
-            if context.kind in ("null", "stack", "other", "grad_mode"):
+            if context.kind == "stack":
+                return [(self._left(context, after), signal) for after, signal in x.within(stmt, None, state, context)]
+            if context.kind in ("null", "other", "grad_mode"):
                 return x.within(stmt, None, state, context)
             return x.within(stmt, self.entered(context, site, state), state, NONE)
         if isinstance(context, Ext):
@@ -197,7 +199,14 @@ class Contexts:
         if name == "__enter__":
             return self.enter_here(context, site, state)
         if name == "enter_context" and pos:
-            return self.enter_here(pos[0], site, state)
+            open_before = len(state.regions)
+            out = self.enter_here(pos[0], site, state)
+            for after, _, _ in out:
+                held = after.heap.get((context, "#entered"), ())
+                after.heap[(context, "#entered")] = (*held, *(r.number for r in after.regions[open_before:]))
+            return out
+        if name in ("__exit__", "close") and context.kind == "stack":
+            return [(self._left(context, state), NONE, None)]
         if name in ("__exit__", "close"):
             kept = list(state.regions)
             for position in range(len(kept) - 1, -1, -1):
@@ -207,6 +216,13 @@ class Contexts:
             state.regions = tuple(kept)
             return [(state, NONE, None)]
         return [(state, Result(AttrOf(context, name), tuple(pos), state.loops), None)]
+
+    @staticmethod
+    def _left(stack: Context, state: Machine) -> Machine:
+        """Close what an `ExitStack` has entered."""
+        entered = state.heap.pop((stack, "#entered"), ())
+        state.regions = tuple(region for region in state.regions if region.number not in entered)
+        return state
 
     def decorator_kind(self, decorator: Value) -> str:
         """What a decorator is: "contextmanager", "property", "staticmethod", "classmethod", or ""."""

@@ -23,6 +23,8 @@ from amplint.values import (
     Param,
     Partial,
     Result,
+    Spread,
+    Sym,
     Taint,
     Value,
     is_raw,
@@ -52,6 +54,8 @@ class GradientEffects:
         """`clip_grad_norm_(parameters, limit)` and its like."""
         params = pos[0] if pos else kw.get("parameters", kw.get("model_params", NONE))
         limit = kw.get("max_norm", kw.get("clip_value", kw.get("value", pos[1] if len(pos) > 1 else None)))
+        if limit is None and ("**" in kw or any(isinstance(value, Spread) for value in pos)):
+            limit = Sym("limit", id(site.node))
         last = callee.dotted.rpartition(".")[2]
         strict = kw.get("error_if_nonfinite", pos[3] if len(pos) > 3 else FALSE)
         owners = self.effects.owners.parameter_owners(params, state)

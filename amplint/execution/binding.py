@@ -25,6 +25,7 @@ from amplint.values import (
     Framework,
     Func,
     Grad,
+    Instance,
     ItemOf,
     Many,
     Optimizer,
@@ -150,6 +151,8 @@ class Binding:
             env, _ = state.links[state.stack[-1]]
             kept = target.name in env.attribute_words or interesting(value)
             for choice in _choices(base):
+                # of an object of another module's class, that module may read it
+                kept = kept or (isinstance(choice, Instance) and choice.cls.env is not env)
                 self.x.effects.gradients.attribute_bound(choice, target, value, state, stmt)
                 if isinstance(choice, Scaler) and target.name in library.SCALER_STATE:
                     self.x.effects.scaling.lose_scaler(choice, state)

@@ -93,6 +93,8 @@ class Calls:
                     for pair in pairs:
                         if isinstance(pair.items[0], Const) and isinstance(pair.items[0].value, str):
                             keywords[pair.items[0].value] = pair.items[1]
+                    if state.heap.get((value, "#open")):
+                        keywords["**"] = value
                 else:
                     keywords["**"] = value
             elif arg.keyword is not None:

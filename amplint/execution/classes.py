@@ -133,12 +133,37 @@ class Classes:
                         return Const.of(stmt.value.value) if stmt.value.value is not None else None
                     items = stmt.value.items if isinstance(stmt.value, Seq) else (stmt.value,)
                     if all(isinstance(item, (ConstE, Attr, Name)) for item in items):
+                        if any(isinstance(item, Name) and item.id.startswith("%") for item in items):
+                            return self._made_in_body(candidate, name, state)
                         scratch = state.clone()
                         self.x.modules.enter_globals(candidate.env, scratch)
                         scratch.stack = (-candidate.env.number,)
                         values = [self.x.expressions.value(item, scratch) for item in items]
                         return Sequence(*values) if isinstance(stmt.value, Seq) else values[0]
         return None
+
+    def _made_in_body(self, cls: Class, name: str, state: Machine) -> Value | None:
+        """What a class body makes by a call: it is executed once, silently."""
+        key = ("class body", cls.scope)
+        if key not in self.x.known:
+            self.x.known[key] = {}, {}
+            scratch = state.clone()
+            self.x.modules.enter_globals(cls.env, scratch)
+            number = scratch.next_frame
+            scratch.next_frame += 1
+            scratch.links[number] = (cls.env, -cls.env.number)
+            scratch.frames[number] = {}
+            scratch.stack = (number,)
+            out = self.x.quietly(lambda: self.x.block(cls.env.pruned(cls.scope), scratch))
+            if out:
+                after = out[0][0]
+                self.x.known[key] = after.frames[number], {k: v for k, v in after.heap.items() if k not in state.heap}
+        frame, heap = self.x.known[key]
+        made: Value | None = frame.get(name)
+        if made is not None:
+            for slot, held in heap.items():
+                state.heap.setdefault(slot, held)
+        return made
 
     def materialise(self, instance: Instance, name: str, state: Machine) -> Value | None:
         """An attribute that no executed method has bound: run, silently, the method that binds it."""
