@@ -29,6 +29,7 @@ WORD = re.compile(rb"[A-Za-z_]\w*")
 _DEFINITION = re.compile(
     rb"^(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE
 )
+_LAST_NAME = re.compile(rb"(\w+)\s*(?:,|$)")
 _METHOD = re.compile(rb"^(?P<indent>[ \t]+)(?:async )?def +(?P<name>\w+)", re.MULTILINE)
 _IMPORTS = re.compile(rb"^(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
 
@@ -83,6 +84,23 @@ class Outline:
     def answerable(self) -> frozenset[str]:
         """The definitions in which something can be wrong that shows only from their callers, or that call one."""
         return self._with(ANSWERABLE)
+
+    def methods(self, name: str) -> frozenset[str]:
+        """The methods of a class in which something of the protocol happens, or that call one of these or such a
+        definition."""
+        parts = {part.name: part for part in self.definitions.get(name, ()) if part.name}
+        told = {method for method, part in parts.items() if ANSWERABLE.search(part.text)}
+        told |= {method for method, part in parts.items() if not (self.answerable - {name}).isdisjoint(part.words)}
+        while more := {m for m, part in parts.items() if m not in told and not told.isdisjoint(part.words)}:
+            told |= more
+        return frozenset(method for method in told if not method.startswith("__"))
+
+    def bases(self, name: str) -> frozenset[str]:
+        """The last names of a class's bases."""
+        head = (
+            re.match(rb"class +\w+ *\(([^()]*)\)", self.definitions[name][0].text) if name in self.definitions else None
+        )
+        return frozenset(base.decode() for base in _LAST_NAME.findall(head[1])) if head is not None else frozenset()
 
     def _with(self, vocabulary: re.Pattern[bytes]) -> frozenset[str]:
         told = {n for n, parts in self.definitions.items() if any(vocabulary.search(part.text) for part in parts)}

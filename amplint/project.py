@@ -53,6 +53,8 @@ _SCHEDULER_CLASS = re.compile(r"lr_scheduler\.[A-Z]\w+$|(^|\.)[A-Z]\w*(LR|Schedu
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
+#: modules on the way from an import to the definition, and base classes on the way to a method
+MAX_REEXPORTS = 3
 #: parsed modules that are kept from one analysis to the next, about a megabyte each: beyond the first number, the
 #: second
 MAX_KEPT, KEPT = 150, 110
@@ -80,9 +82,9 @@ class ModuleEnv:
         return lower(self.source.tree)
 
     @cached_property
-    def tells(self) -> bool:
-        """Whether the module is worth looking into where another one imports it."""
-        return self.file is not None and _tells(self.source.text.encode(errors="replace"), self.file)
+    def is_short(self) -> bool:
+        """Whether the module is short enough to be looked into where another one imports it."""
+        return len(self.source.text.encode(errors="replace")) <= MAX_BYTES
 
     @property
     def is_lowered(self) -> bool:
@@ -166,6 +168,17 @@ class ModuleEnv:
             for stmt in walk(scope.body):
                 if isinstance(stmt, Import):
                     found |= self.project.offers(self, stmt)
+        return frozenset(found)
+
+    @cached_property
+    def imported_methods(self) -> frozenset[str]:
+        """Names of methods of the classes that other modules of the project offer here, as far as something of the
+        protocol happens in them."""
+        found: set[str] = set()
+        for scope in self.program.scopes:
+            for stmt in walk(scope.body):
+                if isinstance(stmt, Import):
+                    found |= self.project.offered_methods(self, stmt)
         return frozenset(found)
 
     @cached_property
@@ -364,8 +377,8 @@ def _roles(scope: Scope) -> dict[str, str]:
 class Project:
     """The folder tree around the files being checked; resolves imports inside it.
 
-    A module is read at most once. What lies outside of the root, or has no AMP vocabulary, is not
-    parsed and counts as unknown.
+    A module is read at most once, when a name that an import binds is looked up. What lies outside of the root counts
+    as unknown.
     """
 
     def __init__(self, root: Path, settings: object = None, searched: Path | None = None) -> None:
@@ -454,7 +467,7 @@ class Project:
             files = list(self.candidates(importer.file, stmt.dotted, stmt.level))
             return self.telling_names(files[0]) if files else frozenset()
         for file in self.candidates(importer.file, stmt.dotted, stmt.level):
-            if self._member_tells(file, stmt.member, 0):
+            if self._home(file, stmt.member) is not None:
                 return frozenset((stmt.name,))
         for file in self.candidates(importer.file, f"{stmt.dotted}.{stmt.member}".strip("."), stmt.level):
             return self.telling_names(file)
@@ -471,25 +484,43 @@ class Project:
             known = self._outlines[file] = Outline(self._text(file))
         return known
 
-    def _member_tells(self, file: Path, name: str, depth: int) -> bool:
-        """Whether a name of a file, or what the file re-exports under it, has AMP vocabulary."""
+    def offered_methods(self, importer: ModuleEnv, stmt: Import) -> frozenset[str]:
+        """The methods in which something of the protocol happens, of a class that an import brings in."""
+        found: set[str] = set()
+        if importer.file is not None and stmt.member not in (None, "*"):
+            for file in self.candidates(importer.file, stmt.dotted, stmt.level):
+                found |= self._methods(file, stmt.member or "", 0)
+        return frozenset(found)
+
+    def _methods(self, file: Path, name: str, depth: int) -> frozenset[str]:
+        """The same of a class by its name in a file, with what it inherits."""
+        home = self._home(file, name) if depth <= MAX_REEXPORTS else None
+        if home is None:
+            return frozenset()
+        outline = self.outline(home[0])
+        inherited = (self._methods(home[0], base, depth + 1) for base in sorted(outline.bases(home[1])))
+        return outline.methods(home[1]).union(*inherited)
+
+    def _home(self, file: Path, name: str, depth: int = 0) -> tuple[Path, str] | None:
+        """Where a name of a file is defined, or what the file re-exports under it, if that has AMP vocabulary."""
         if name in self.telling_names(file):
-            return True
+            return file, name
         text, word = self.outline(file).text, name.encode()
-        if depth > 3 or re.search(rb"^(?:class|(?:async )?def) +" + word + rb"\b", text, re.MULTILINE):
-            return False
+        if depth > MAX_REEXPORTS or re.search(rb"^(?:class|(?:async )?def) +" + word + rb"\b", text, re.MULTILINE):
+            return None
         assigned = re.search(rb"^" + word + rb"\b[^=\n]*=(.*)$", text, re.MULTILINE)
         if assigned is not None:
-            return bool(VOCABULARY.search(assigned[1]))
+            return (file, name) if VOCABULARY.search(assigned[1]) else None
         for match in _FROM_IMPORT.finditer(text):
             names = match["names"]
             if names.strip() == b"*" or word in WORD.findall(names):
                 dotted, level = match["module"].decode(), len(match["dots"])
                 renamed = re.search(rb"(\w+)\s+as\s+" + word + rb"\b", names)
                 for target in self.candidates(file, dotted, level):
-                    if self._member_tells(target, renamed[1].decode() if renamed else name, depth + 1):
-                        return True
-        return False
+                    home = self._home(target, renamed[1].decode() if renamed else name, depth + 1)
+                    if home is not None:
+                        return home
+        return None
 
     def _text(self, file: Path) -> bytes:
         try:
@@ -572,18 +603,18 @@ class Project:
         if key in self._modules:
             known = self._modules[key] = self._modules.pop(key)  # the last that was asked for
             # a file that was checked itself is no better known to others than one that was not
-            return known if known is not None and known.tells else None
+            return known if known is not None and known.is_short else None
         self._modules[key] = None
         if key in self._read:
             source, program = self._read[key]
             env = self._modules[key] = ModuleEnv(source, key, self, next(self._numbers))
             env.program = program
-            return env if env.tells else None
+            return env if env.is_short else None
         try:
             data = key.read_bytes()
         except OSError:
             return None
-        if not _tells(data, key):
+        if len(data) > MAX_BYTES:
             return None
         display = self._display(importer, file)
         try:
@@ -609,11 +640,6 @@ class Project:
             return Path(os.path.realpath(file)).relative_to(Path.cwd()).as_posix()
         except ValueError:
             return file.as_posix()
-
-
-def _tells(data: bytes, file: Path) -> bool:
-    """Whether a module is worth reading where another one imports it."""
-    return len(data) <= MAX_BYTES and bool(file.name == "__init__.py" or VOCABULARY.search(data))
 
 
 def _lies_in(path: str, folder: str) -> bool:

@@ -7,6 +7,7 @@ them. Branches and loops that are left empty go.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -67,6 +68,8 @@ _MINOR_EVENTS = frozenset(
     "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel "
     "fully_shard".split()
 )
+#: parts of a value that is a setting and no table
+MAX_TABLE = 24
 #: methods that give the elements of a container, and functions whose result has the same elements
 _ELEMENTS = frozenset({"values", "items", "get", "copy", "pop"})
 _SAME_ELEMENTS = frozenset({"list", "tuple", "sorted", "reversed", "enumerate", "iter", "set"})
@@ -124,11 +127,11 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
                 found.add(scope.parent)
         known = {s.name for s in found if s.kind != "module"} - {"__init__"}
         known |= held_names(env, frozenset(known) | env.relevant_imports, found)
+        known |= env.relevant_imports | env.imported_methods
         more = {s for s in env.program.scopes if s not in found and not known.isdisjoint(calls[s])}
-        imported = {s for s in env.program.scopes if s not in found and not env.relevant_imports.isdisjoint(calls[s])}
-        if not more and not imported:
+        if not more:
             return frozenset(found)
-        found |= more | imported
+        found |= more
 
 
 def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Scope]) -> frozenset[str]:
@@ -441,10 +444,7 @@ class _Slice:
                 return True
             return stmt.result in self.names
         if isinstance(stmt, Assign):
-            if self.scope.kind == "module" and any(
-                isinstance(e, Name) and e.id in self.made for e in parts_of(stmt.value)
-            ):
-                # another module may import it
+            if self.scope.kind == "module" and isinstance(stmt.target, Name) and self._may_be_imported(stmt.value):
                 return True
             return self._defines_needed(stmt.target) or _is_event(stmt, self.env, self.scope)
         if isinstance(stmt, Branch):
@@ -481,6 +481,13 @@ class _Slice:
             return _is_event(stmt, self.env, self.scope)
         return isinstance(stmt, (Jump, Yield, Define, Import, Global, Delete))
 
+    def _may_be_imported(self, value: Expr) -> bool:
+        """Whether another module may import what a module's variable is bound to: a setting, or what a call made that
+        matters; not a long table."""
+        parts = [*itertools.islice(parts_of(value), MAX_TABLE + 1)]
+        temporaries = [part.id for part in parts if isinstance(part, Name) and part.id.startswith("%")]
+        return all(name in self.made for name in temporaries) and len(parts) <= MAX_TABLE
+
     def _has_effect(self, block: list[Stmt]) -> bool:
         return any(
             id(s) in self.kept and not isinstance(s, (Jump, Branch, Region, Try, Loop, Import, Define))
@@ -498,7 +505,10 @@ class _Slice:
         if self._fills_needed(stmt.func) or (self.carriers and uses(stmt, self.carriers)):
             return True
         if isinstance(stmt.func, Name) or path.startswith("self.") or name not in _COMMON:
-            if name in self.env.relevant_names or name in self.env.relevant_imports or name in self.env.held_names:
+            env = self.env
+            if name in env.relevant_names or name in env.relevant_imports or name in env.held_names:
+                return True
+            if name in env.imported_methods:
                 return True
         if path in self.roles and self.roles[path] == "model":
             return True

@@ -144,12 +144,34 @@ def test_a_scaler_that_another_module_made(lab: Laboratory) -> None:
 # --- what is read --------------------------------------------------------------------------------
 
 
-def test_a_file_without_vocabulary_is_not_parsed(lab: Laboratory) -> None:
+def test_a_file_is_read_where_something_of_it_is_looked_up(lab: Laboratory) -> None:
     lab.write(plain="def area(a, b):\n    return a * b\n", helpers=FINISH)
-    source = (
-        "from plain import area\nfrom helpers import finish\n" + HEAD + USE.format(call="finish(area(scaler, 1), 2)")
-    )
-    assert "plain.py" not in read(lab.unit(source).project)
+    imports = "from plain import area\nfrom helpers import finish\n"
+
+    def looked_up(call: str) -> set[str]:
+        unit = lab.unit(imports + HEAD + "print(area(1, 2))\n" + USE.format(call=call))
+        assert unit.traces
+        return read(unit.project)
+
+    assert "plain.py" in looked_up("finish(area(scaler, 1), 2)")
+    assert "plain.py" not in looked_up("finish(scaler, 2)")
+
+
+def test_a_setting_of_a_file_without_any_word_of_the_protocol(lab: Laboratory) -> None:
+    lab.write(conf="USE_AMP = False\nACCUMULATE = 1\nEPOCHS = 2 ** 3\n")
+    source = """\
+    from conf import ACCUMULATE, USE_AMP
+    import conf
+    for i, x in enumerate(loader):
+        loss = model(x).sum()
+        if USE_AMP:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if (i + 1) % ACCUMULATE == 0 and conf.EPOCHS == 8:
+            optimizer.step()
+    """
+    assert lab.told(source) == [["backward 8 N", "opt_step 10 P", "backward 8 N", "opt_step 10 P"]]
 
 
 def test_nothing_outside_of_the_root_is_read(lab: Laboratory) -> None:
@@ -268,8 +290,11 @@ def test_a_file_that_was_read_as_an_import_is_not_parsed_again(lab: Laboratory) 
     assert project.parsed(changed, lab.folder / "helpers.py") is changed
 
 
-def test_a_file_that_was_checked_is_no_better_known_than_one_that_was_not(lab: Laboratory) -> None:
-    lab.write(plain="def run(action): return action()", helpers=FINISH)
+def test_a_file_that_was_checked_is_no_better_known_than_one_that_was_not(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amplint.project.MAX_BYTES", len(FINISH) + 5)
+    lab.write(plain=f"{FINISH}# too long\n", helpers=FINISH)
     for first in (False, True):
         project = Project(lab.folder.resolve())
         if first:
