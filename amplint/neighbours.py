@@ -28,19 +28,20 @@ _IMPORT = re.compile(
     rb"[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#]*)"
     rb"|import[ \t]+(?P<modules>[^\n#;]*))"
 )
-_NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+\w+)?")
+_NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+(\w+))?")
 #: the base classes in the head of a class
 _BASES = re.compile(rb"^[ \t]*class +\w+\(([^)]*)\)", re.MULTILINE)
 _DOTTED = re.compile(rb"([\w.]+)(?:\s+as\s+\w+)?")
 
 
 class _Import(NamedTuple):
-    """One import in a file: the module, and the names taken from it (none where the module itself is imported)."""
+    """One import in a file: the module, and the names taken from it with what they are called here (none where the
+    module itself is imported)."""
 
     importer: Path
     level: int
     module: str
-    names: frozenset[str]
+    names: Mapping[str, str]
 
 
 class _User(NamedTuple):
@@ -80,7 +81,7 @@ class Neighbours:
         text = self.text(file)
         user = _User(words_in(text), frozenset().union(*map(words_in, _BASES.findall(text))))
         for statement in self._statements(file):
-            yield from self._behind(statement, user.words & statement.names, user, 0)
+            yield from self._behind(statement, user.words & statement.names.keys(), user, 0)
 
     def _behind(self, statement: _Import, names: frozenset[str], user: _User, hops: int) -> Iterator[bytes]:
         """The text behind these names of an import; of a module as a whole, behind those that the user mentions."""
@@ -92,7 +93,8 @@ class Neighbours:
             yield from self._outline(module).behind(wanted, *user)
             if module.name == "__init__.py" and hops < MAX_HOPS:
                 for inner in self._statements(module):
-                    taken = wanted if "*" in inner.names else wanted & inner.names
+                    called = frozenset(name for name, here in inner.names.items() if here in wanted)
+                    taken = wanted if "*" in inner.names else called
                     if taken:
                         yield from self._behind(inner, taken, user, hops + 1)
 
@@ -144,7 +146,8 @@ class Neighbours:
                 continue
             used: frozenset[str] = frozenset()
             if statement.module.rpartition(".")[2] in (word, "") and target in self._resolved(statement):
-                used = names if "*" in statement.names else names & statement.names
+                taken = names & statement.names.keys()
+                used = names if "*" in statement.names else frozenset(statement.names[name] for name in taken)
                 if not statement.names:
                     used = self._mentioned(statement.importer, names)
             if not used and word in statement.names and target in self._resolved(statement, word):
@@ -179,10 +182,10 @@ class Neighbours:
         for match in _import_lines(self.text(file)):
             if match["modules"] is not None:
                 for dotted in _DOTTED.findall(match["modules"]):
-                    found.append(_Import(file, 0, dotted.decode(), frozenset()))
+                    found.append(_Import(file, 0, dotted.decode(), {}))
             else:
                 listed = _without_comments(match["names"]) if b"#" in match["names"] else match["names"]
-                names = frozenset(name.decode() for name in _NAME.findall(listed))
+                names = {name.decode(): (here or name).decode() for name, here in _NAME.findall(listed)}
                 found.append(_Import(file, len(match["dots"]), match["module"].decode(), names))
         return found
 

@@ -117,7 +117,7 @@ class ClipBeforeUnscale(Rule):
     name = "clip-before-unscale"
     severity = Severity.ERROR
     needles = ((b".scale(", b"clip", b".grad", b"register_hook"), (b".scale(", b"scaler", b"Scaler"))
-    near = (((b".scale(", b"scaler", b"Scaler"),), ((b"clip_grad", b".grad", b"register_hook"), (b".step(",)))
+    near = (((b".scale(", b"scaler", b"Scaler"),), ((b"clip_grad",),), ((b".grad", b"register_hook"), (b".step(",)))
     fix = "safe"
     confirmed_by = "grad"
     yields_to = ("AMP212", "AMP213", "AMP225", "AMP302")

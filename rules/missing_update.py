@@ -95,6 +95,7 @@ class MissingUpdate(Rule):
     name = "missing-update"
     severity = Severity.ERROR
     needles = ((b".step(", b".scale("), SCALES)
+    near = (((b".step(",), (b"backward(",)),)
     fix = "unsafe"
     confirmed_by = "raise"
     yields_to = ("AMP208", "AMP209", "AMP216", "AMP301")

@@ -97,6 +97,7 @@ class ScaledGradientPenalty(Rule):
     name = "scaled-gradient-penalty"
     severity = Severity.ERROR
     needles = ((b"create_graph",), (b".scale(",))
+    near = (((b".backward(",),),)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -104,6 +104,7 @@ class UnscaledBackward(Rule):
     name = "unscaled-backward"
     severity = Severity.ERROR
     needles = ((b".backward", b".scale("), SCALES)
+    near = (((b".backward(",),),)
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP216", "AMP217")
