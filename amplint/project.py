@@ -305,6 +305,8 @@ def _roles(scope: Scope) -> dict[str, str]:
     for stmt in walk(scope.body):
         if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
             schedulers.add(path_of(stmt.target))
+        elif isinstance(stmt, Loop) and isinstance(stmt.target, Name) and "sched" in path_of(stmt.iterable).lower():
+            schedulers.add(stmt.target.id)
         if not isinstance(stmt, Call):
             continue
         if isinstance(stmt.func, Attr):

@@ -502,6 +502,8 @@ class _Slice:
             return True
         name = call_name(stmt.func.base if isinstance(stmt.func, Item) else stmt.func)
         path = path_of(stmt.func)
+        if isinstance(stmt.func, Name) and self._is_given_function(stmt.func.id):
+            return True
         if self._fills_needed(stmt.func) or (self.carriers and uses(stmt, self.carriers)):
             return True
         if isinstance(stmt.func, Name) or path.startswith("self.") or name not in _COMMON:
@@ -525,6 +527,13 @@ class _Slice:
                 ):
                     return True
         return path.startswith("self.") and bool(library.HOOK_NAMES.search(name)) and name not in _COMMON
+
+    def _is_given_function(self, name: str) -> bool:
+        """Whether a name is a parameter of the function around this one, in which a decorator gets its function."""
+        outer = self.scope.parent
+        if outer is None or outer.kind != "function" or name not in {param.name for param in outer.params}:
+            return False
+        return name not in {param.name for param in self.scope.params}
 
     def _inherits(self, method: str) -> bool:
         """Whether a method comes from a base class in another module of the project that has AMP vocabulary."""

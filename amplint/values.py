@@ -190,6 +190,12 @@ class Func(Value):
         return Sym("scope", self.parts[1])
 
 
+class Bare(Func):
+    """A function of the project without its decorators, as they get it."""
+
+    __slots__ = ()
+
+
 class Class(Value):
     """A class of the project: (environment, scope, frame)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -140,7 +141,7 @@ class BackwardInAutocast(Rule):
     name = "backward-in-autocast"
     severity = Severity.WARNING
     needles = ((ENABLES,), TRAINS)
-    near = (((ENABLES,),), ((b".backward(",), (b"with ",)))
+    near = (((ENABLES,),), ((b".backward(",), (b"with ", re.compile(rb"@\w"))))
     fix = "safe"
     confirmed_by = "state"
 

@@ -23,6 +23,7 @@ from amplint.program import (
     Scope,
     Seq,
     call_name,
+    parts_of,
     path_of,
     walk,
 )
@@ -269,7 +270,7 @@ def _asks_for_half(unit: Unit, call: Call, scope: Scope) -> bool:
     )
 
 
-def _updated(scope: Scope) -> Iterator[tuple[str, Call]]:
+def _updated(scope: Scope) -> Iterator[tuple[str, Call | Assign]]:
     """What is changed in place step by step: the elements that a loop walks over, items, or a model as a whole."""
     scan = _Scan(scope)
     elements: dict[str, list[str]] = {}
@@ -281,6 +282,13 @@ def _updated(scope: Scope) -> Iterator[tuple[str, Call]]:
                 if isinstance(target, Name):
                     paired = sources[position : position + 1] if len(sources) == len(targets) else sources
                     elements.setdefault(target.id, []).extend(paired)
+    for stmt in walk(scope.body):
+        if isinstance(stmt, Assign) and isinstance(stmt.target, Attr) and stmt.target.name == "data":
+            # `e.data = decay * e.data + ...`
+            path = path_of(stmt.target)
+            if any(path_of(part) == path for part in parts_of(stmt.value)):
+                for source in elements.get(path_of(stmt.target.base), ()):
+                    yield source, stmt
     for call in scan.calls.values():
         if not isinstance(call.func, Attr):
             continue
@@ -288,7 +296,7 @@ def _updated(scope: Scope) -> Iterator[tuple[str, Call]]:
             yield path_of(call.func.base), call
         elif call.func.name in _IN_PLACE:
             root = scan.root(call.func.base)
-            path = path_of(root)
+            path = path_of(root).removesuffix(".data")
             for source in elements.get(path, [path]):
                 yield source, call
 

@@ -119,14 +119,26 @@ class SchedulerIgnoresSkippedStep(Rule):
 
 
 def _step_before(trace: Trace, position: int) -> Event | None:
-    """The scaler's step of the same round of the same loop."""
+    """The scaler's step of the same round of the same loop, or of the loop around one that steps each of several
+    schedulers."""
     schedule = trace.events[position]
+    rounds = [schedule.loops]
+    if _is_each(schedule):
+        rounds.append(schedule.loops[:-1])
     for event in reversed(trace.events[:position]):
-        if event.loops[: len(schedule.loops)] != schedule.loops:
+        if event.loops[: len(rounds[-1])] != rounds[-1]:
             return None
         if event.kind == "step":
-            return event if event.loops == schedule.loops or _taken_with(schedule, event) else None
+            return event if event.loops in rounds or _taken_with(schedule, event) else None
     return None
+
+
+def _is_each(schedule: Event) -> bool:
+    """Whether the scheduler is one that the innermost loop has come to."""
+    scheduler = schedule.details["scheduler"]
+    if len(schedule.loops) < 2:
+        return False
+    return isinstance(scheduler, Scheduler) or _is_of_round(scheduler, schedule.loops[-1][0])
 
 
 def _taken_with(schedule: Event, step: Event) -> bool:

@@ -19,6 +19,7 @@ from amplint.rule import Site
 from amplint.values import (
     NONE,
     AttrOf,
+    Bare,
     Class,
     Const,
     Context,
@@ -213,7 +214,33 @@ class Calls:
         if callee.scope.is_generator and "contextmanager" not in kinds:
             if not self.x.silent:
                 self.x.executed.add(callee.scope)
+        wrappers = [d for d in decorators if isinstance(d, Func) and d.scope in d.env.relevant]
+        if wrappers and site is not None and not isinstance(callee, Bare):
+            return self._decorated(callee, wrappers, positional, keywords, site, state)
         return self.run(callee, positional, keywords, site, state, decorators)
+
+    def _decorated(
+        self,
+        callee: Func,
+        wrappers: list[Func],
+        positional: list[Value],
+        keywords: dict[str, Value],
+        site: Site,
+        state: Machine,
+    ) -> list[CallOutcome]:
+        """Execute what the project's own decorators make of a function."""
+        live: list[tuple[Machine, Value]] = [(state, Bare(callee.env, callee.scope, callee.frame, None))]
+        for wrapper in reversed(wrappers):
+            made = [outcome for s, value in live for outcome in self.inline(wrapper, [value], {}, site, s)]
+            live = [(after, value) for after, value, signal in made if signal is None]
+        given = positional if callee.self is None else [callee.self, *positional]
+        out: list[CallOutcome] = []
+        for s, value in live:
+            if isinstance(value, Func):
+                out.extend(self.invoke(value, given, keywords, site, s, None))
+            else:
+                out.extend(self.run(callee, positional, keywords, site, s))
+        return out
 
     def run(
         self,
