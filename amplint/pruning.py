@@ -68,6 +68,8 @@ _MINOR_EVENTS = frozenset(
     "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel "
     "fully_shard".split()
 )
+#: stands for the method of a name that is only known when the program runs
+_ANY = "getattr()"
 #: parts of a value that is a setting and no table
 MAX_TABLE = 24
 #: methods that give the elements of a container, and functions whose result has the same elements
@@ -136,6 +138,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
 
 def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Scope]) -> frozenset[str]:
     """The last names of the variables, attributes and parameters that may hold one of these functions or lambdas."""
+    functions = functions | {_ANY}
     held: set[str] = set()
     while True:
         more = {
@@ -163,6 +166,7 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
     for scope in env.program.scopes:
         calls = calls_in(scope)
         temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]] = {}
+        elements: set[str] = set()
         for stmt in _own(scope):
             name, reference = "", (frozenset[str](), frozenset[Scope]())
             if isinstance(stmt, Call) and not _only_looks(stmt):
@@ -177,7 +181,7 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
                     handed.append((frozenset((f"{callee.name}()",)), frozenset()))
                 if isinstance(stmt.func, Attr) and stmt.func.name in library.FILLS:
                     yield call_name(container(stmt.func.base, calls)), *_union(handed)
-                name, reference = stmt.result, _union([*handed, (_looked_up(stmt), frozenset())])
+                name, reference = stmt.result, _union([*handed, (_looked_up(stmt, elements), frozenset())])
                 temporaries[name] = reference
             elif isinstance(stmt, Assign):
                 name = call_name(container(stmt.target, calls))
@@ -185,10 +189,11 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
             elif isinstance(stmt, Jump) and stmt.kind == "return" and stmt.value is not None:
                 name, reference = f"{scope.name}()", _reference(stmt.value, temporaries)
             elif isinstance(stmt, Loop):
-                holder = call_name(gone_through(stmt, calls))
+                gone = gone_through(stmt, calls)
                 for part in parts_of(stmt.target):
-                    if isinstance(part, Name) and holder:
-                        yield part.id, frozenset((holder,)), frozenset()
+                    if isinstance(part, Name) and isinstance(gone, (Name, Attr)):
+                        elements.add(part.id)
+                        yield part.id, frozenset((call_name(gone),)), frozenset()
             if name and any(reference):
                 yield name, *reference
 
@@ -216,10 +221,15 @@ def container(value: Expr, calls: Mapping[str, Call]) -> Expr:
     return value
 
 
-def _looked_up(call: Call) -> frozenset[str]:
-    """The name of the method that `getattr(self, "name")` finds."""
-    asked = call.args[1].value if call_name(call.func) == "getattr" and len(call.args) > 1 else None
-    return frozenset((asked.value,)) if isinstance(asked, Const) and isinstance(asked.value, str) else frozenset()
+def _looked_up(call: Call, elements: AbstractSet[str]) -> frozenset[str]:
+    """The name of the method that `getattr(self, "name")` finds; any, where the name is not written there and the
+    object is an element of a list."""
+    if call_name(call.func) != "getattr" or len(call.args) < 2:
+        return frozenset()
+    holder, asked = call.args[0].value, call.args[1].value
+    if isinstance(asked, Const):
+        return frozenset((asked.value,)) if isinstance(asked.value, str) else frozenset()
+    return frozenset((_ANY,)) if isinstance(holder, Name) and holder.id in elements else frozenset()
 
 
 def _only_looks(call: Call) -> bool:
@@ -315,7 +325,7 @@ def _is_minor_event(stmt: Stmt) -> bool:
     if not isinstance(stmt, Call):
         return False
     name = call_name(stmt.func)
-    if name in ("to", "type", "float", "double"):
+    if name in ("to", "type", "float", "double", "from_pretrained"):
         return not any(_SIXTEEN_BITS.search(_text(a.value)) for a in stmt.args)
     if name == "load_state_dict" and isinstance(stmt.func, Attr):
         return not _RESUMED.search(path_of(stmt.func.base).rpartition(".")[2])
