@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH = 9
+#: statements that one entry spends on calls of a function that does nothing of the protocol
+MAX_IDLE = 1_200
+#: what a function that trains mentions, or one that it calls
+_TRAINS = frozenset("backward unscale_ step zero_grad clip_grad_norm_ clip_grad_value_ GradScaler".split())
 #: events of a function that only looks: it is executed once per entry
 _QUIET_EVENTS = frozenset(
     {"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call", "bce"}
@@ -122,7 +126,7 @@ class Calls:
         if isinstance(callee, Func):
             scope = callee.scope
             telling = scope in callee.env.relevant or _restores(scope, (*positional, *keywords.values()))
-            if telling and scope in self.x.inert:
+            if telling and (scope in self.x.inert or scope in self.x.idle):
                 telling = not self._is_inert(callee, positional, keywords, state)
             if telling or self._gradients_among((*positional, *keywords.values()), state):
                 if not self.too_deep(callee, state):
@@ -131,12 +135,15 @@ class Calls:
         return self.x.effects.call(callee, positional, keywords, site, state, stmt)
 
     def _is_inert(self, callee: Func, positional: list[Value], keywords: dict[str, Value], state: Machine) -> bool:
-        """Whether a call was seen to change nothing under the same conditions."""
+        """Whether a call was seen to change nothing under the same conditions, or calls of a function that does not
+        train have taken enough of the entry's statements."""
+        if self.x.idle.get(callee.scope, 0) > MAX_IDLE:
+            return True
         constants = self._constants(callee, positional, keywords, state.heap, state)
         return any(
             constants == before
             and all(guards.known(atom, state.assume) is outcome for atom, outcome in decided.items())
-            for before, decided in self.x.inert[callee.scope]
+            for before, decided in self.x.inert.get(callee.scope, ())
         )
 
     def _constants(
@@ -273,8 +280,8 @@ class Calls:
             self.x.executed.add(callee.scope)
         self.x.depth += 1
         start, heap, grads, books = state.trace, state.heap.copy(), state.grads.copy(), state.books.copy()
-        assume, asked = dict(state.assume), self.x.asked
-        self.x.asked = set()
+        assume, asked, budget, trains = dict(state.assume), self.x.asked, self.x.budget, self.x.trains
+        self.x.asked, self.x.trains = set(), not _TRAINS.isdisjoint(callee.scope.words)
         caller_needs = self.x.after
         try:
             given = frozenset(name for name, value in frame.items() if self._gradients_among((value,), state))
@@ -286,11 +293,13 @@ class Calls:
             known = ((atom, guards.known(atom, assume)) for atom in self.x.asked)
             decided = {atom: outcome for atom, outcome in known if outcome is not None}
             self.x.asked = asked | decided.keys()
-        if not given and all(
-            after.books == books and _changed_nothing(after, signal, start, heap, grads) for after, signal in outcomes
-        ):
-            handed = self._constants(callee, positional, keywords, heap, state)
-            self.x.inert.setdefault(callee.scope, []).append((handed, decided))
+            may_train, self.x.trains = self.x.trains, self.x.trains or trains
+        if not given and all(after.books == books and _is_quiet(after, start, grads) for after, _ in outcomes):
+            if not may_train:
+                self.x.idle[callee.scope] = self.x.idle.get(callee.scope, 0) + budget - self.x.budget
+            if all(_changed_nothing(after, signal, heap) for after, signal in outcomes):
+                handed = self._constants(callee, positional, keywords, heap, state)
+                self.x.inert.setdefault(callee.scope, []).append((handed, decided))
         results: list[CallOutcome] = []
         keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
         for after, signal in outcomes:
@@ -420,15 +429,18 @@ def _rest(values: list[Value], name: str) -> Value:
     return Many(Sym("rest", name, *spread)) if spread else Sequence(*values)
 
 
-def _changed_nothing(
-    after: Machine, signal: Signal | None, start: Any, heap: dict[Any, Any], grads: dict[Any, Any]
-) -> bool:
-    """Whether a function came back with the objects and gradients it found, having only looked at them."""
-    if after.grads != grads or (signal is not None and (signal[0] != "return" or interesting(signal[1]))):
-        return False
+def _is_quiet(after: Machine, start: Any, grads: dict[Any, Any]) -> bool:
+    """Whether a function came back with the gradients it found, having only looked at them."""
     link = after.trace
     while link is not start and link is not None:
         link, event = link
         if event.kind not in _QUIET_EVENTS:
             return False
+    return bool(after.grads == grads)
+
+
+def _changed_nothing(after: Machine, signal: Signal | None, heap: dict[Any, Any]) -> bool:
+    """Whether a function came back with the objects it found, and brought none."""
+    if signal is not None and (signal[0] != "return" or interesting(signal[1])):
+        return False
     return all(heap.get(slot) is value for slot, value in after.heap.items())

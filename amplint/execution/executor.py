@@ -96,6 +96,10 @@ class Executor:
         self.observed: dict[Any, tuple[Any, dict[Any, bool]]] = {}
         #: functions that were seen to change nothing, by entry: with which constants, and what was decided before
         self.inert: dict[Scope, list[tuple[frozenset[Any], dict[Any, bool]]]] = {}
+        #: the statements that calls of functions that do not train have taken, by entry
+        self.idle: dict[Scope, int] = {}
+        #: whether a function under way mentions what training does
+        self.trains = False
         #: the conditions that the functions under way have met and found decided
         self.asked: set[Any] = set()
         self.truncated = False
@@ -236,7 +240,7 @@ class Executor:
         self.total -= STEP_BUDGET - max(self.budget, 0)
         self.budget = STEP_BUDGET if self.total > 0 else STEP_BUDGET // 8
         self._narrow = self.budget // 2
-        self.inert = {}
+        self.inert, self.idle = {}, {}
         self.asked = set()
         self.observed = {}
 
