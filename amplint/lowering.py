@@ -297,6 +297,8 @@ class _Lowering:
         self.out.append(Assign(self.expr(target), value, node))
 
     def _ann_assign(self, node: cst.AnnAssign) -> None:
+        if self.scope.kind == "class" and isinstance(node.target, cst.Name):
+            self.scope.fields.append(node.target.value)
         if node.value is not None:
             self._bind(node.target, self.expr(node.value), node)
 

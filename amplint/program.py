@@ -300,6 +300,8 @@ class Scope:
     words: frozenset[str] = frozenset()
     #: attributes of `self` that a method binds, for classes: attribute -> methods that bind it
     bound_attributes: dict[str, list[str]] = field(default_factory=dict)
+    #: names that a class body annotates, in order: the fields of a dataclass or a named tuple
+    fields: list[str] = field(default_factory=list)
 
     @property
     def is_method(self) -> bool:

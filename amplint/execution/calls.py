@@ -399,8 +399,9 @@ class Calls:
         if init is None:
             for keyword, value in keywords.items():
                 state.heap[(instance, keyword)] = value
+            fields = [name for owner in reversed(self.x.classes.lineage(cls, state)[0]) for name in owner.scope.fields]
             for number, value in enumerate(positional):
-                state.heap[(instance, f"#{number}")] = value
+                state.heap[(instance, fields[number] if number < len(fields) else f"#{number}")] = value
             for base in self.x.classes.lineage(cls, state)[1]:
                 if site is not None and library.role(base) == "checkpointer":
                     self.x.effects.saving.checkpointables(cls.scope.name, keywords, site, state)
