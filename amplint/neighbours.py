@@ -90,8 +90,17 @@ class Neighbours:
                 yield from self._outline(module).behind(user.words, *user)
         wanted = names or user.words
         for module in self._resolved(statement):
-            yield from self._outline(module).behind(wanted, *user)
-            if module.name == "__init__.py" and hops < MAX_HOPS:
+            outline = self._outline(module)
+            yield from outline.behind(wanted, *user)
+            if hops == MAX_HOPS:
+                continue
+            bases = frozenset().union(*(outline.bases(name) for name in wanted & user.bases))
+            for inner in self._statements(module) if bases else ():
+                # what a base class inherits from another file
+                inherited = bases & inner.names.keys()
+                if inherited:
+                    yield from self._behind(inner, inherited, _User(user.words, user.bases | inherited), hops + 1)
+            if module.name == "__init__.py":
                 for inner in self._statements(module):
                     called = frozenset(name for name, here in inner.names.items() if here in wanted)
                     taken = wanted if "*" in inner.names else called

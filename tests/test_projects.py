@@ -1,0 +1,506 @@
+"""Small projects of several files before the whole linter: what is said, in which file, and what not.
+
+A project is a text with a line "== name" before each file and a mark, `# expect: AMP201`, on each line that something
+is said of. The same is said of a file that is given alone, and in whatever order files are given.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from amplint.config import Settings
+from amplint.engine import check
+from amplint.finding import Severity
+
+_MARK = re.compile(r"# expect: (AMP\d+)")
+#: one step of training for a model, an optimizer, a scaler and a loss that are called so
+STEP = """
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+MAKE = """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+"""
+BASE = """
+== base.py
+import torch
+
+class Base:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, loader):
+        for x in loader:
+            with torch.autocast("cuda"):
+                loss = self.model(x).sum()
+            self.optimizer.zero_grad()
+            self.backward(loss)
+            self.after_backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def backward(self, loss):
+        self.scaler.scale(loss).backward()
+
+    def after_backward(self):
+        pass
+"""
+PROJECTS = {
+    "a clip that a derived class adds": BASE
+    + """
+== middle.py
+from base import Base
+
+class Middle(Base):
+    def hooks(self):
+        return []
+== train.py
+import torch
+from middle import Middle
+
+class Own(Middle):
+    def after_backward(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # expect: AMP201
+""",
+    "a backward that a derived class does otherwise": BASE
+    + """
+== seg.py
+from base import Base
+
+class Seg(Base):
+    def backward(self, loss):
+        loss.backward()  # expect: AMP203
+""",
+    "a loss from a file without a word of AMP": f"""
+== losses.py
+import torch.nn.functional as F
+
+def compute_loss(model, x, y):
+    return F.cross_entropy(model(x), y)
+== train.py
+import torch
+from losses import compute_loss
+
+def train(model, loader):{MAKE}
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = compute_loss(model, x, y)
+        loss.backward()  # expect: AMP203
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "settings of a file without a word of AMP": """
+== conf.py
+USE_AMP = False
+ACCUMULATE = 1
+
+class Config:
+    amp = False
+== train.py
+import torch
+from conf import ACCUMULATE, USE_AMP, Config
+
+def main(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda", enabled=USE_AMP)
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda", enabled=Config.amp):
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if (i + 1) % ACCUMULATE == 0:
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "x.pt")
+""",
+    "an own scaler that is divided by by hand": """
+== fp16.py
+class DynamicLossScaler:
+    def __init__(self, init=2.0**15):
+        self.loss_scale = init
+
+    def scale(self, t):
+        return t * self.loss_scale
+
+    def update(self, overflow):
+        self.loss_scale = self.loss_scale / 2 if overflow else self.loss_scale
+== train.py
+import torch
+from fp16 import DynamicLossScaler
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = DynamicLossScaler()
+    for x in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).sum()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        overflow = any(not torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+        if not overflow:
+            for p in model.parameters():
+                if p.grad is not None:
+                    p.grad.div_(scaler.loss_scale)
+            optimizer.step()
+        scaler.update(overflow)
+""",
+    "optimizers in the objects of another file": """
+== phases.py
+class Phase:
+    def __init__(self, name, module, opt):
+        self.name, self.module, self.opt = name, module, opt
+== loop.py
+import torch
+from phases import Phase
+
+def train(G, D, loader):
+    phases = [
+        Phase("G", G, torch.optim.Adam(G.parameters())),
+        Phase("D", D, torch.optim.Adam(D.parameters())),
+    ]
+    scaler = torch.amp.GradScaler("cuda")
+    for real in loader:
+        for phase in phases:
+            phase.opt.zero_grad(set_to_none=True)
+            with torch.autocast("cuda"):
+                loss = D(G(real)).mean()
+            scaler.scale(loss).backward()
+            scaler.step(phase.opt)
+            scaler.update()
+""",
+    "a method that is called once per epoch from another file": """
+== main.py
+from trainer import Trainer
+
+def main(model, optimizer, loader, epochs):
+    trainer = Trainer(model, optimizer)
+    for epoch in range(epochs):
+        trainer.train_epoch(loader)
+== trainer.py
+import torch
+
+class Trainer:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def train_epoch(self, loader):
+        self.scaler = torch.amp.GradScaler("cuda")  # expect: AMP215
+        for x in loader:
+            with torch.autocast("cuda"):
+                loss = self.model(x).sum()
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+""",
+    "an optimizer's wrapper without an update": """
+== optim.py
+import torch
+
+class AMPOptimizer:
+    def __init__(self, params, lr):
+        self.inner = torch.optim.Adam(params, lr=lr)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def backward(self, loss):
+        self.scaler.scale(loss).backward()
+
+    def step(self):
+        self.scaler.step(self.inner)  # expect: AMP205
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+== train.py
+import torch
+from optim import AMPOptimizer
+
+def train(model, loader):
+    optimizer = AMPOptimizer(model.parameters(), 1e-3)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.backward(loss)
+        optimizer.step()
+""",
+    "a penalty of scaled gradients in another file": """
+== gp.py
+import torch
+
+def gradient_penalty(disc, x, scaler):
+    with torch.autocast("cuda"):
+        out = disc(x)
+    grads = torch.autograd.grad(scaler.scale(out.sum()), x, create_graph=True)[0]  # expect: AMP218
+    with torch.autocast("cuda"):
+        return ((grads.norm(2, dim=1) - 1) ** 2).mean()
+== train.py
+import torch
+from gp import gradient_penalty
+
+def main(disc, loader):
+    optimizer = torch.optim.Adam(disc.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    for real in loader:
+        loss = 10 * gradient_penalty(disc, real, scaler)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "a flag that a base class keeps": """
+== base.py
+import torch
+
+class BaseModel:
+    def __init__(self, opt):
+        self.opt = opt
+        self.scaler = torch.amp.GradScaler("cuda", enabled=opt["amp"])
+== sr.py
+import torch
+from base import BaseModel
+
+class SRModel(BaseModel):
+    def __init__(self, opt):
+        super().__init__(opt)
+        self.net = torch.nn.Linear(3, 3)
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+
+    def optimize_parameters(self, x):
+        self.optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=self.opt["amp"]):
+            loss = self.net(x).sum()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+""",
+    "a clip that a package offers under another name": """
+== pkg/__init__.py
+from .clip import clip_gradients as limit
+== pkg/clip.py
+import torch
+
+def clip_gradients(params, value):
+    torch.nn.utils.clip_grad_norm_(params, value)  # expect: AMP201
+== train.py
+import torch
+from pkg import limit
+
+def main(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        limit(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "a decorator of another file that opens a region": """
+== deco.py
+import functools
+import torch
+
+def amp(dtype=torch.float16):
+    def around(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, **kwargs):
+            with torch.autocast("cuda", dtype=dtype):
+                return fn(*args, **kwargs)
+        return wrapper
+    return around
+
+def simple(fn):
+    def wrapper(*args, **kwargs):
+        with torch.autocast("cuda"):
+            return fn(*args, **kwargs)
+    return wrapper
+== train.py
+import torch
+from deco import amp, simple
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    @amp()
+    def batch(self, x):
+        self.optimizer.zero_grad()
+        self.scaler.scale(self.model(x).sum()).backward()  # expect: AMP101
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    @simple
+    def loss(self, x):
+        return self.model(x).sum()
+
+    def other(self, x):
+        self.optimizer.zero_grad()
+        self.scaler.scale(self.loss(x)).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def fit(self, loader):
+        for x in loader:
+            self.batch(x)
+            self.other(x)
+""",
+    "a resume in a file of its own": """
+== resume.py
+import torch
+
+def maybe_resume(trainer, path):
+    ckpt = torch.load(path, map_location="cpu")
+    trainer.model.load_state_dict(ckpt["model"])
+    trainer.optimizer.load_state_dict(ckpt["optimizer"])  # expect: AMP502
+== trainer.py
+import torch
+from resume import maybe_resume
+
+class Trainer:
+    def __init__(self, model, path):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+        maybe_resume(self, path)
+
+    def fit(self, loader):
+        for x in loader:
+            with torch.autocast("cuda"):
+                loss = self.model(x).sum()
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        torch.save(
+            {"m": self.model.state_dict(), "o": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}, "x.pt"
+        )
+""",
+    "a schedule that a hook of another file steps": """
+== hooks.py
+class LrHook:
+    def after_iter(self, trainer):
+        trainer.scheduler.step()  # expect: AMP219
+== trainer.py
+import torch
+from hooks import LrHook
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 100)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, loader):
+        for x in loader:
+            with torch.autocast("cuda"):
+                loss = self.model(x).sum()
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            LrHook().after_iter(self)
+""",
+    "a model that another file loads in 16 bits": f"""
+== load.py
+import torch
+from transformers import AutoModel
+
+def load(name):
+    return AutoModel.from_pretrained(name, torch_dtype=torch.float16).cuda()  # expect: AMP401
+== train.py
+import torch
+from load import load
+
+def main(loader):
+    model = load("x"){MAKE}
+    for x in loader:{STEP}
+""",
+    "a checkpoint in the fields of a record": """
+== state.py
+from typing import NamedTuple
+
+class TrainerState(NamedTuple):
+    epoch: int
+    states: dict
+== train.py
+import torch
+from state import TrainerState
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def state(self, epoch):
+        return TrainerState(epoch, {"optimizer": self.optimizer.state_dict()})  # expect: AMP501
+
+    def fit(self, loader):
+        for epoch in range(3):
+            for x in loader:
+                with torch.autocast("cuda"):
+                    loss = self.model(x).sum()
+                self.optimizer.zero_grad()
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            torch.save(self.state(epoch).states, "x.pt")
+""",
+}
+
+
+def write(folder: Path, project: str) -> set[tuple[str, int, str]]:
+    """Write a project's files; what is to be said, as (file, line, code)."""
+    expected: set[tuple[str, int, str]] = set()
+    (folder / "pyproject.toml").write_text("")
+    for part in re.split(r"^== ", dedent(project), flags=re.MULTILINE)[1:]:
+        name, _, text = part.partition("\n")
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for number, line in enumerate(text.splitlines(), 1):
+            expected |= {(name, number, code) for code in _MARK.findall(line)}
+    return expected
+
+
+def said(folder: Path, *paths: Path) -> set[tuple[str, int, str]]:
+    """What a run over these paths says, but for the spelling of names."""
+    run = check(list(paths), Settings(min_severity=Severity.INFO), jobs=1)
+    assert not run.errors
+    places = [
+        (folder / f.place.path if not Path(f.place.path).is_absolute() else Path(f.place.path), f) for f in run.findings
+    ]
+    return {
+        (path.resolve().relative_to(folder.resolve()).as_posix(), f.place.line, f.rule)
+        for path, f in places
+        if f.rule != "AMP601"
+    }
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_what_is_said_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = write(tmp_path, PROJECTS[name])
+    assert said(tmp_path, tmp_path) == expected
+    files = sorted(tmp_path.rglob("*.py"))
+    assert said(tmp_path, *files[::-1]) == expected
+    for file in files:
+        own = file.relative_to(tmp_path).as_posix()
+        assert said(tmp_path, file) == {finding for finding in expected if finding[0] == own}, own
