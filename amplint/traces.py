@@ -109,6 +109,8 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
         for s in functions
         if s.name in speaking
         or not telling.isdisjoint(s.words - {s.name})
+        # calls what a variable or a table holds
+        or not env.held_names.isdisjoint(s.words - {s.name})
         # makes an object and calls a method whose name says nothing
         or not (classes.isdisjoint(s.words) or (speaking & _COMMON_METHODS).isdisjoint(s.words))
         or _opens_a_region(s)

@@ -127,8 +127,10 @@ class UpdateInsideAccumulation(Rule):
                 if gradients.maybe and not all(map(_waits, event.before.values())):
                     continue
                 others = [stage for o, stage in update.details["stages"] if o is not optimizer]
-                if "stepped" in others and not _is_accumulated(trace, optimizer, gradients):
+                if "stepped" in others and (optimizer is None or gradients.maybe or gradients.window < 2):
                     # another optimizer was stepped: a shared scaler, not certainly a window
+                    continue
+                if _is_left_behind(trace, optimizer, gradients):
                     continue
                 if gradients.kind == "L" and (same_round(update, event) or not inside_window(unit, event, optimizer)):
                     # a step was left out on purpose, and that is no window
@@ -172,15 +174,16 @@ class UpdateInsideAccumulation(Rule):
             )
 
 
-def _is_accumulated(trace: Trace, optimizer: Value | None, gradients: Gradients) -> bool:
-    """Whether gradients are certainly those of a window: of several backwards, and used from then on. An optimizer of
-    an earlier stage, or of a part of the model, gets gradients that nobody waits for."""
-    if optimizer is None or gradients.maybe or gradients.window < 2 or gradients.origin is None:
-        return False
-    return any(
-        e.kind in ("step", "unscale_") and e.optimizer is optimizer and e.index > gradients.origin.index
+def _is_left_behind(trace: Trace, optimizer: Value | None, gradients: Gradients) -> bool:
+    """Whether nobody waits for these gradients: the optimizer of an earlier stage, or of a part of the model, gets them
+    along with another, which is the one that is stepped."""
+    assert gradients.origin is not None
+    used = {
+        e.optimizer
         for e in trace.events
-    )
+        if e.kind in ("step", "unscale_") and e.scaler is gradients.scaler and e.index > gradients.origin.index
+    }
+    return optimizer is not None and bool(used) and optimizer not in used
 
 
 def _waits(gradients: Gradients) -> bool:
