@@ -50,12 +50,13 @@ def check(
     files, problems = discover(paths, configuration.for_folder, base, top.force_exclude)
     run = Run(top, target_of(common_folder(paths, base), top.torch), _sources(files, contents), tuple(files))
     caching = caching and not contents
-    around = Surroundings(configuration, contents, base)
+    around = Surroundings(configuration, contents, base, caching)
     plans = [plan_file(file, configuration, contents, around, caching) for file in files]
     run.parsed = sum(plan.job is not None for plan in plans)
     run.screened_out = sum(plan.job is None and not plan.findings for plan in plans)
 
     callers = [plan_file(file, configuration, contents, around, caching) for file in around.callers_of(plans, paths)]
+    around.let_drive(plans, callers)
     pending = [plan for plan in (*plans, *callers) if plan.job is not None]
     raws: list[Raw] = []
     cache = cache_in(top, cache_dir) if caching and pending else None
@@ -64,7 +65,7 @@ def check(
             raw.origin = plan.file.path
         raws.extend(result.found)
         run.errors.extend(result.errors)
-    _settle(raws, plans, around, run)
+    _settle(raws, plans, {plan.file.path: plan for plan in pending}, around, run)
     _report_folders(problems, top, run)
     _name_own(run, {plan.file.display: plan for plan in plans})
     run.findings.sort(key=lambda finding: finding.sort_key)
@@ -93,7 +94,9 @@ def _report_folders(problems: Iterable[Unreadable], settings: Settings, run: Run
             run.findings.append(unreadable_finding(problem.display, error))
 
 
-def _settle(raws: Iterable[Raw], plans: Sequence[Plan], around: Surroundings, run: Run) -> None:
+def _settle(
+    raws: Iterable[Raw], plans: Sequence[Plan], origins: Mapping[Path, Plan], around: Surroundings, run: Run
+) -> None:
     """Bring the findings of all files together: merged, named, suppressed, and held against the thresholds."""
     by_display = {plan.file.display: plan for plan in plans}
     by_path = {plan.file.path: plan.file.display for plan in plans}
@@ -102,7 +105,9 @@ def _settle(raws: Iterable[Raw], plans: Sequence[Plan], around: Surroundings, ru
     raws = [
         raw
         for raw in raws
-        if (plan := by_display.get(raw.finding.place.path)) is not None and around.is_called_from(plan, raw.origin)
+        if raw.origin is not None
+        and (plan := by_display.get(raw.finding.place.path)) is not None
+        and around.counts(raw, plan, origins[raw.origin])
     ]
     kept = _most_specific(_merged(raws))
     _name(kept, by_display)

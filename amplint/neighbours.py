@@ -31,6 +31,7 @@ _IMPORT = re.compile(
 _NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+(\w+))?")
 #: the base classes in the head of a class
 _BASES = re.compile(rb"^[ \t]*class +\w+\(([^)]*)\)", re.MULTILINE)
+_LOOP = re.compile(rb"^[ \t]*(?:async )?(?:for|while)\b", re.MULTILINE)
 _DOTTED = re.compile(rb"([\w.]+)(?:\s+as\s+\w+)?")
 
 
@@ -74,6 +75,18 @@ class Neighbours:
         if known is None:
             known = self._callers[file] = tuple(self._find_callers(file))
         return known
+
+    def drives(self, caller: Path, file: Path) -> bool:
+        """Whether a file calls methods of another one's classes in an order of its own, or does so with a file that
+        calls into that one."""
+        return any(self._orders(caller, called) for called in (file, *self.callers(file)) if called != caller)
+
+    def _orders(self, caller: Path, file: Path) -> bool:
+        """Whether a file calls several methods of another one's classes, or one in a loop."""
+        outline, text = self._project.outline(file), self._outline(caller).text
+        methods = frozenset().union(*map(outline.methods, outline.definitions))
+        called = [name for name in sorted(methods) if b".%b(" % name.encode() in text]
+        return len(called) > 1 or (bool(called) and _LOOP.search(text) is not None)
 
     def reached(self, file: Path) -> Iterator[bytes]:
         """The text of what `file` uses of the project's other files: the definitions whose names it takes or mentions,

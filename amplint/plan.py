@@ -6,7 +6,7 @@ import ast
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from amplint import registry, suppress
 from amplint.config import Configuration, Settings
 from amplint.files import SourceFile, display_path, project_files
 from amplint.finding import Finding
-from amplint.found import UNREADABLE, unreadable_finding
+from amplint.found import UNREADABLE, Raw, unreadable_finding
 from amplint.jobs import Job, project_of
 from amplint.screen import Screen, code_of
 from amplint.source import SourceError, SourceModule
@@ -46,11 +46,18 @@ class Plan:
     size: int = 0
     data: str = ""
     has_directives: bool = False
+    #: codes that the file itself gives no reason for: of rules that run on a file whose methods it calls
+    driven: frozenset[str] = frozenset()
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def codes(self) -> frozenset[str]:
         return self.governing.codes
+
+    @property
+    def own(self) -> frozenset[str]:
+        """The codes of the rules that may have something to say in the file."""
+        return frozenset(self.job.codes) - self.driven if self.job is not None else frozenset()
 
     @property
     def searched(self) -> Path:
@@ -83,10 +90,14 @@ def _governing(settings: Settings, target: str, ignored: frozenset[str]) -> Gove
 class Surroundings:
     """The projects around the files of a run, and who calls whom there."""
 
-    def __init__(self, configuration: Configuration, contents: Mapping[Path, bytes], base: Path) -> None:
+    def __init__(
+        self, configuration: Configuration, contents: Mapping[Path, bytes], base: Path, observed: bool = False
+    ) -> None:
         self._configuration = configuration
         self._contents = contents
         self.base = base
+        #: whether jobs keep track of what their results depend on
+        self.observed = observed
         self._neighbours: dict[Path, Neighbours] = {}
 
     def of(self, file: Path, settings: Settings) -> Neighbours:
@@ -118,11 +129,42 @@ class Surroundings:
                     found[caller] = SourceFile(caller, display_path(caller, self.base))
         return [found[path] for path in sorted(found)]
 
-    def is_called_from(self, plan: Plan, origin: Path | None) -> bool:
+    def let_drive(self, plans: Sequence[Plan], callers: Sequence[Plan]) -> None:
+        """Let files run the rules of those whose methods they call: only they know in which order that happens."""
+        by_path = {plan.file.path: plan for plan in (*plans, *callers)}
+        added: dict[Path, frozenset[str]] = {}
+        for plan in plans:
+            neighbours = self.of(plan.file.path, plan.settings) if plan.job is not None else None
+            for path in neighbours.callers(plan.file.path) if neighbours is not None else ():
+                if path in by_path and neighbours is not None and neighbours.drives(path, plan.file.path):
+                    added[path] = added.get(path, frozenset()) | plan.own
+        for path, codes in added.items():
+            driver = by_path[path]
+            driver.driven = (codes & driver.codes) - driver.own
+            if driver.driven:
+                self._give_job(driver, (*driver.own, *driver.driven))
+
+    def _give_job(self, plan: Plan, codes: Collection[str]) -> None:
+        ordered = tuple(rule.code for rule in registry.all_rules() if rule.code in codes)
+        plan.job = Job(plan.file, ordered, plan.target, plan.settings, self._contents, self.observed)
+        data = self.of(plan.file.path, plan.settings).text(plan.file.path)
+        plan.size = len(data)
+        plan.data = hashlib.sha256(data).hexdigest() if self.observed else ""
+
+    def counts(self, raw: Raw, plan: Plan, origin: Plan) -> bool:
+        """Whether what is found in a file counts: its own rules speak there, from itself or from a caller."""
+        rule = raw.finding.rule
+        if (plan is origin and not plan.own) or (rule in origin.driven and (plan is origin or rule not in plan.own)):
+            return False
+        if rule in origin.driven and not self.of(plan.file.path, plan.settings).drives(
+            origin.file.path, plan.file.path
+        ):
+            return False
+        return self._is_called_from(plan, origin.file.path)
+
+    def _is_called_from(self, plan: Plan, origin: Path) -> bool:
         """Whether what is found in a file counts when execution came from `origin`."""
-        if origin is None or origin == plan.file.path:
-            return True
-        return origin in self.of(plan.file.path, plan.settings).callers(plan.file.path)
+        return origin == plan.file.path or origin in self.of(plan.file.path, plan.settings).callers(plan.file.path)
 
 
 def plan_file(

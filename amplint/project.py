@@ -25,6 +25,7 @@ from amplint.program import (
     Region,
     Scope,
     Stmt,
+    call_name,
     parts_of,
     path_of,
     walk,
@@ -180,6 +181,18 @@ class ModuleEnv:
                 if isinstance(stmt, Import):
                     found |= self.project.offered_methods(self, stmt)
         return frozenset(found)
+
+    @cached_property
+    def own_objects(self) -> frozenset[str]:
+        """The last names of the variables and attributes that hold an object of a class of the project."""
+        classes = {scope.name for scope in self.program.scopes if scope.kind == "class"} | self.relevant_imports
+        found: set[str] = set()
+        for scope in self.program.scopes:
+            made = {s.result for s in walk(scope.body) if isinstance(s, Call) and call_name(s.func) in classes}
+            for stmt in walk(scope.body) if made else ():
+                if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
+                    found.add(call_name(stmt.target))
+        return frozenset(found - {""})
 
     @cached_property
     def event_aliases(self) -> frozenset[str]:

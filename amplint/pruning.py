@@ -107,8 +107,7 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
         for stmt in _own(scope):
             if isinstance(stmt, Call):
                 name = call_name(stmt.func.base if isinstance(stmt.func, Item) else stmt.func)
-                local = path_of(stmt.func).startswith("self.") or isinstance(stmt.func, Name)
-                if local or name not in _COMMON:
+                if name not in _COMMON or _is_of_project(stmt.func, env):
                     names.add(name)
                 for arg in () if _only_looks(stmt) else stmt.args:
                     if isinstance(arg.value, (Name, Attr)):
@@ -134,6 +133,13 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
         if not more:
             return frozenset(found)
         found |= more
+
+
+def _is_of_project(func: Expr, env: ModuleEnv) -> bool:
+    """Whether what is called is a function by its name, or a method of an object of the project."""
+    if isinstance(func, Name) or path_of(func).startswith("self."):
+        return True
+    return isinstance(func, Attr) and call_name(func.base) in env.own_objects
 
 
 def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Scope]) -> frozenset[str]:
@@ -516,8 +522,8 @@ class _Slice:
             return True
         if self._fills_needed(stmt.func) or (self.carriers and uses(stmt, self.carriers)):
             return True
-        if isinstance(stmt.func, Name) or path.startswith("self.") or name not in _COMMON:
-            env = self.env
+        env = self.env
+        if name not in _COMMON or _is_of_project(stmt.func, env):
             if name in env.relevant_names or name in env.relevant_imports or name in env.held_names:
                 return True
             if name in env.imported_methods:
