@@ -83,6 +83,13 @@ def dotted(node: ast.AST) -> str:
     return "?"
 
 
+def _receiver(node: ast.AST) -> str:
+    """What a method is called on; `Class()` for an object that is made there."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return f"{node.func.id}()"
+    return dotted(node)
+
+
 class CallGraph:
     """The functions and classes of the files at hand, and who calls whom."""
 
@@ -125,10 +132,16 @@ class CallGraph:
             if isinstance(child, ast.Call):
                 # a function that is handed on is taken for one that is called
                 unit.plain.update(a.id for a in child.args if isinstance(a, ast.Name))
+                unit.plain.update(k.value.id for k in child.keywords if isinstance(k.value, ast.Name))
                 if isinstance(child.func, ast.Name):
                     unit.plain.add(child.func.id)
                 elif isinstance(child.func, ast.Attribute):
-                    unit.methods.append((dotted(child.func.value), child.func.attr))
+                    unit.methods.append((_receiver(child.func.value), child.func.attr))
+            elif isinstance(child, ast.List | ast.Tuple | ast.Set | ast.Dict):
+                # so is one in a list or a table
+                held = child.values if isinstance(child, ast.Dict) else child.elts
+                unit.plain.update(h.id for h in held if isinstance(h, ast.Name))
+                unit.methods.extend((dotted(h.value), h.attr) for h in held if isinstance(h, ast.Attribute))
             elif isinstance(child, ast.Attribute) and child.attr == "apply":
                 unit.methods.append((dotted(child.value), "apply"))
         self.units[unit.key] = unit
@@ -183,6 +196,8 @@ class CallGraph:
             if receiver in ("self", "super", "?", "cls") and unit.cls:
                 out |= self._method(unit.cls, name)
             typed = unit.types.get(receiver) or (self.attribute_types.get((unit.cls, receiver)) if unit.cls else None)
+            if receiver.removesuffix("()") in self.classes:
+                typed = receiver.removesuffix("()")
             if typed:
                 out |= self._method(typed, name)
             elif name not in COMMON:
