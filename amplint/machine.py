@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from amplint.values import Scaler
 
 Frame = dict[str, Value]
+#: the module of a frame, and the frame around it
+Link = tuple["ModuleEnv", "int | None"]
 
 #: states kept at one point of the program
 HARD_LIMIT = 12
@@ -59,7 +61,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.frames: dict[int, Frame] = {}
-        self.links: dict[int, tuple[ModuleEnv, int | None]] = {}
+        self.links: dict[int, Link] = {}
         self.stack: tuple[int, ...] = ()
         self.next_frame = 1
         self.heap: dict[tuple[Value, Any], Any] = {}

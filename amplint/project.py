@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Container
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +52,7 @@ _FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P
 #: what code that trains mentions, and code that only computes does not
 TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
 _SCHEDULER_CLASS = re.compile(r"lr_scheduler\.[A-Z]\w+$|(^|\.)[A-Z]\w*(LR|Scheduler|WarmRestarts|OnPlateau)$")
+_SCHEDULERS = re.compile(r"(^|[._])(lr_?)?sched(uler)?s?$", re.IGNORECASE)
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
@@ -183,6 +185,19 @@ class ModuleEnv:
         return frozenset(found)
 
     @cached_property
+    def rebound(self) -> frozenset[str]:
+        """Variables of the module that are bound more than once."""
+        bound = Counter(
+            stmt.target.id
+            for scope in self.program.scopes
+            for stmt in walk(scope.body)
+            if isinstance(stmt, Assign)
+            and isinstance(stmt.target, Name)
+            and (scope.kind == "module" or stmt.target.id in scope.outer_names)
+        )
+        return frozenset(name for name, times in bound.items() if times > 1)
+
+    @cached_property
     def own_objects(self) -> frozenset[str]:
         """The last names of the variables and attributes that hold an object of a class of the project."""
         classes = {scope.name for scope in self.program.scopes if scope.kind == "class"} | self.relevant_imports
@@ -312,14 +327,15 @@ def _objects_of(call: Call) -> Iterator[str]:
 def _roles(scope: Scope) -> dict[str, str]:
     methods: dict[str, set[str]] = {}
     schedulers: set[str] = set()
+    stepped_in_turn: set[str] = set()
     made = {s.result for s in walk(scope.body) if isinstance(s, Call) and _SCHEDULER_CLASS.search(path_of(s.func))}
     stepped: set[str] = set()
     called: set[str] = set()
     for stmt in walk(scope.body):
         if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
             schedulers.add(path_of(stmt.target))
-        elif isinstance(stmt, Loop) and isinstance(stmt.target, Name) and "sched" in path_of(stmt.iterable).lower():
-            schedulers.add(stmt.target.id)
+        elif isinstance(stmt, Loop) and isinstance(stmt.target, Name) and _SCHEDULERS.search(path_of(stmt.iterable)):
+            stepped_in_turn.add(stmt.target.id)
         if not isinstance(stmt, Call):
             continue
         if isinstance(stmt.func, Attr):
@@ -344,7 +360,9 @@ def _roles(scope: Scope) -> dict[str, str]:
             continue
         last = path.rpartition(".")[2].lower()
         named = "scaler" in last
-        if "unscale_(optimizer)" in used:
+        if path in stepped_in_turn and used == {"step"}:
+            roles[path] = "scheduler"
+        elif "unscale_(optimizer)" in used:
             roles[path] = "scaler"
         elif "scale" in used and used & {"step(optimizer)", "update", "get_scale"}:
             roles[path] = "scaler"

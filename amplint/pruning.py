@@ -247,15 +247,20 @@ def _reference(
     value: Expr, temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]]
 ) -> tuple[frozenset[str], frozenset[Scope]]:
     """The functions that an expression can be, or holds: (names, lambdas)."""
-    if isinstance(value, Closure):
-        return frozenset(), frozenset((value.scope,))
-    if isinstance(value, Name) and value.id in temporaries:
-        return temporaries[value.id]
     if isinstance(value, Item):
         return _reference(value.base, temporaries)
-    if isinstance(value, (Op, Seq, DictDisplay)):
-        return _union(_reference(part, temporaries) for part in parts_of(value) if part is not value)
-    return (frozenset((call_name(value),)) if isinstance(value, (Name, Attr)) else frozenset()), frozenset()
+    names: set[str] = set()
+    lambdas: set[Scope] = set()
+    # what is in a display or an operation is one of its parts; `a.b` is b, whatever a is
+    for part in parts_of(value) if isinstance(value, (Op, Seq, DictDisplay)) else (value,):
+        if isinstance(part, Closure):
+            lambdas.add(part.scope)
+        elif isinstance(part, Name) and part.id in temporaries:
+            names |= temporaries[part.id][0]
+            lambdas |= temporaries[part.id][1]
+        elif isinstance(part, (Name, Attr)):
+            names.add(call_name(part))
+    return frozenset(names), frozenset(lambdas)
 
 
 def _union(references: Iterable[tuple[frozenset[str], frozenset[Scope]]]) -> tuple[frozenset[str], frozenset[Scope]]:

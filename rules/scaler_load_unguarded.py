@@ -192,10 +192,19 @@ def _saved_as_none(unit: Unit) -> dict[Value, Site]:
 
 
 def _asks_only_for_key(event: Event, state: Value) -> bool:
-    """Whether the checkpoint was asked for the key on the way, and not for what stands under it."""
-    tests = [frozenset(_parts(atom)) for atom in event.assume if not _asks_for_key(atom)]
-    asked = any(_asks_for_key(atom) and _key(state) in frozenset(_parts(atom)) for atom in event.assume)
-    return asked and not any(state in parts for parts in tests)
+    """Whether the checkpoint was asked for the key on the way, and for nothing that it holds."""
+    checkpoint = state.parts[0] if isinstance(state, ItemOf) else None
+    if not isinstance(checkpoint, Value):
+        return False
+    asked = False
+    for atom in event.assume:
+        parts = frozenset(_parts(atom))
+        if checkpoint in parts:
+            if not _asks_for_key(atom) or _key(state) not in parts:
+                # what stands under this key, or another one, tells which kind of run has saved it
+                return False
+            asked = True
+    return asked
 
 
 def _is_guarded(event: Event, scaler: Scaler, saves_empty: bool) -> bool:

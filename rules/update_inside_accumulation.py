@@ -175,15 +175,15 @@ class UpdateInsideAccumulation(Rule):
 
 
 def _is_left_behind(trace: Trace, optimizer: Value | None, gradients: Gradients) -> bool:
-    """Whether nobody waits for these gradients: the optimizer of an earlier stage, or of a part of the model, gets them
-    along with another, which is the one that is stepped."""
+    """Whether nobody waits for these gradients: the optimizer of another stage, or of a part of the model, gets them
+    along with the one that is stepped, and is not stepped before they are cleared."""
     assert gradients.origin is not None
-    used = {
-        e.optimizer
-        for e in trace.events
-        if e.kind in ("step", "unscale_") and e.scaler is gradients.scaler and e.index > gradients.origin.index
-    }
-    return optimizer is not None and bool(used) and optimizer not in used
+    later = [e for e in trace.events if e.index > gradients.origin.index]
+    steps = [e for e in later if e.kind in ("step", "unscale_") and e.scaler is gradients.scaler]
+    own = next((e.index for e in steps if e.optimizer is optimizer), None)
+    if optimizer is None or not steps:
+        return False
+    return own is None or any(e.kind == "zero_grad" and optimizer in e.before for e in later if e.index < own)
 
 
 def _waits(gradients: Gradients) -> bool:

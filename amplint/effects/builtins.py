@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _CONTAINERS: dict[str, type[Value]] = {"list": ListV, "dict": DictV}
 
 
+_SETS_ANY = frozenset({"setattr", "__dict__", "vars", "__setattr__", "__slots__"})
+
+
 class Builtins:
     """Python's own functions, for one executor."""
 
@@ -179,8 +182,9 @@ class Builtins:
         if libraries or value.is_given or self.x.classes.method(value.cls, "__getattr__", state) is not None:
             return None
         envs = {state.links[state.stack[-1]][0], *(cls.env for cls in lineage)}
-        # whoever sets the attribute, or defines it, writes its name
-        return None if any(name in env.program.body.words for env in envs) else FALSE
+        # whoever sets the attribute, or defines it, writes its name, or says that it does so by other means
+        written = _SETS_ANY | {name}
+        return None if any(not written.isdisjoint(env.program.body.words) for env in envs) else FALSE
 
     def exit(
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
-from amplint.machine import Arguments, CallOutcome, Machine, Outcome, Signal, merge
+from amplint.machine import Arguments, CallOutcome, Frame, Link, Machine, Outcome, Signal, merge
 from amplint.program import (
     Arg,
     Call,
@@ -31,6 +31,7 @@ from amplint.values import (
     Many,
     Optimizer,
     OpV,
+    Partial,
     Result,
     Scaler,
     Sequence,
@@ -137,14 +138,18 @@ class Calls:
     def _is_inert(self, callee: Func, positional: list[Value], keywords: dict[str, Value], state: Machine) -> bool:
         """Whether a call was seen to change nothing under the same conditions, or calls of a function that does not
         train have taken enough of the entry's statements."""
-        if self.x.idle.get(callee.scope, 0) > MAX_IDLE:
+        handed_on = any(isinstance(v, (Func, Partial, ListV)) for v in (*positional, *keywords.values()))
+        if not handed_on and self.x.idle.get(callee.scope, 0) > MAX_IDLE:
             return True
-        constants = self._constants(callee, positional, keywords, state.heap, state)
-        return any(
-            constants == before
-            and all(guards.known(atom, state.assume) is outcome for atom, outcome in decided.items())
-            for before, decided in self.x.inert.get(callee.scope, ())
-        )
+        seen = self.x.inert.get(callee.scope)
+        if not seen:
+            return False
+        for decided in seen.get(self._constants(callee, positional, keywords, state.heap, state), ()):
+            if all(guards.known(atom, state.assume) is outcome for atom, outcome in decided.items()):
+                # whoever calls it depends on the same
+                self.x.asked |= decided.keys()
+                return True
+        return False
 
     def _constants(
         self,
@@ -160,7 +165,7 @@ class Calls:
         own = () if callee.self is None else (callee.self,)
         handed = [*enumerate((*own, *positional)), *keywords.items()]
         found: set[Any] = {pair for pair in handed if interesting(pair[1]) or isinstance(pair[1], Const)}
-        holders = {value for _, value in handed if isinstance(value, (Instance, DictV))}
+        holders = {value for _, value in handed if isinstance(value, (Instance, DictV, ListV))}
         found.update(
             (holder, name, held)
             for (holder, name), held in heap.items()
@@ -168,6 +173,8 @@ class Calls:
         )
         if callee.frame > 0:
             found.update(pair for pair in state.frames.get(callee.frame, {}).items() if isinstance(pair[1], Const))
+        settings = state.frames.get(-callee.env.number, {})
+        found.update((name, settings[name]) for name in callee.scope.words & callee.env.rebound if name in settings)
         return frozenset(found)
 
     def _gradients_among(self, values: Iterable[Value], state: Machine) -> bool:
@@ -187,27 +194,64 @@ class Calls:
             state.frames[number].get("#scope") is callee.scope_value for number in state.stack
         )
 
-    def decorators(self, callee: Value, state: Machine) -> tuple[Value, ...]:
+    def decorators(self, callee: Func, state: Machine) -> tuple[Value, ...]:
         """The values of a function's decorators."""
-        plain = Func(callee.env, callee.scope, callee.frame, None) if isinstance(callee, Func) else callee
-        found = state.heap.get((plain, "#decorators"))
+        plain = Func(callee.env, callee.scope, callee.frame, None)
+        # those of a module's functions were made in a state of their own
+        found = state.heap.get((plain, "#decorators")) if callee.frame > 0 else None
         if found is not None:
             return found  # type: ignore[no-any-return]
-        if not callee.scope.decorators:  # type: ignore[attr-defined]
+        if not callee.scope.decorators:
             return ()
-        key = ("decorators", callee.scope)  # type: ignore[attr-defined]
+        key = ("decorators", callee.scope)
         cached = self.x.known.get(key)
         if cached is None:
             scratch = state.clone()
-            number = -callee.env.number  # type: ignore[attr-defined]
-            self.x.modules.enter_globals(callee.env, scratch)  # type: ignore[attr-defined]
+            number = -callee.env.number
+            self.x.modules.enter_globals(callee.env, scratch)
             scratch.stack = (*scratch.stack, number)
-            out = self.x.quietly(lambda: self.x.block(callee.scope.prelude, scratch))  # type: ignore[attr-defined]
-            cached = ()
+            out = self.x.quietly(lambda: self.x.block(callee.scope.prelude, scratch))
+            cached = (), {}
             if out:
-                cached = tuple(self.x.expressions.value(d, out[0][0]) for d in callee.scope.decorators)  # type: ignore[attr-defined]
+                after = out[0][0]
+                values = tuple(self.x.expressions.value(d, after) for d in callee.scope.decorators)
+                cached = self.transplanted(values, after)
             self.x.known[key] = cached
-        return cached
+        made, frames = cached
+        self.transplant(frames, state)
+        return made
+
+    def transplanted(
+        self, values: tuple[Value, ...], source: Machine
+    ) -> tuple[tuple[Value, ...], dict[int, tuple[Frame, Link]]]:
+        """Values that were made in a state of their own, and the frames that functions among them close over, under
+        numbers that no other state has."""
+        numbers: dict[int, int] = {}
+        frames: dict[int, tuple[Frame, Link]] = {}
+
+        def moved(value: Value) -> Value:
+            if isinstance(value, Func) and value.frame > 0:
+                return type(value)(value.env, value.scope, number_of(value.frame), value.self)
+            return value
+
+        def number_of(old: int | None) -> int | None:
+            if old is None or old <= 0 or old not in source.frames:
+                return old
+            if old not in numbers:
+                numbers[old] = new = next(self.x.transplants)
+                env, parent = source.links[old]
+                held = {name: moved(value) for name, value in source.frames[old].items()}
+                frames[new] = (held, (env, number_of(parent)))
+            return numbers[old]
+
+        return tuple(map(moved, values)), frames
+
+    @staticmethod
+    def transplant(frames: dict[int, tuple[Frame, Link]], state: Machine) -> None:
+        """Put such frames into a state."""
+        for number, (frame, link) in frames.items():
+            if number not in state.frames:
+                state.frames[number], state.links[number] = dict(frame), link
 
     def inline(
         self, callee: Func, positional: list[Value], keywords: dict[str, Value], site: Site | None, state: Machine
@@ -223,30 +267,38 @@ class Calls:
                 self.x.executed.add(callee.scope)
         wrappers = [d for d in decorators if isinstance(d, Func) and d.scope in d.env.relevant]
         if wrappers and site is not None and not isinstance(callee, Bare):
-            return self._decorated(callee, wrappers, positional, keywords, site, state)
+            return self._decorated(callee, wrappers, decorators, positional, keywords, site, state)
         return self.run(callee, positional, keywords, site, state, decorators)
 
     def _decorated(
         self,
         callee: Func,
         wrappers: list[Func],
+        decorators: tuple[Value, ...],
         positional: list[Value],
         keywords: dict[str, Value],
         site: Site,
         state: Machine,
     ) -> list[CallOutcome]:
-        """Execute what the project's own decorators make of a function."""
+        """Execute what the project's own decorators make of a function. They run at every call and not once, which
+        makes no difference to what they return."""
+        if self.x.depth >= MAX_DEPTH:
+            return self.run(callee, positional, keywords, site, state, decorators)
         live: list[tuple[Machine, Value]] = [(state, Bare(callee.env, callee.scope, callee.frame, None))]
         for wrapper in reversed(wrappers):
-            made = [outcome for s, value in live for outcome in self.inline(wrapper, [value], {}, site, s)]
+            if self.too_deep(wrapper, state):
+                return self.run(callee, positional, keywords, site, state, decorators)
+            made = [outcome for s, value in live for outcome in self.run(wrapper, [value], {}, site, s)]
             live = [(after, value) for after, value, signal in made if signal is None]
         given = positional if callee.self is None else [callee.self, *positional]
         out: list[CallOutcome] = []
+        self.x.depth += 1
         for s, value in live:
             if isinstance(value, Func):
                 out.extend(self.invoke(value, given, keywords, site, s, None))
             else:
-                out.extend(self.run(callee, positional, keywords, site, s))
+                out.extend(self.run(callee, positional, keywords, site, s, decorators))
+        self.x.depth -= 1
         return out
 
     def run(
@@ -299,7 +351,7 @@ class Calls:
                 self.x.idle[callee.scope] = self.x.idle.get(callee.scope, 0) + budget - self.x.budget
             if all(_changed_nothing(after, signal, heap) for after, signal in outcomes):
                 handed = self._constants(callee, positional, keywords, heap, state)
-                self.x.inert.setdefault(callee.scope, []).append((handed, decided))
+                self.x.inert.setdefault(callee.scope, {}).setdefault(handed, []).append(decided)
         results: list[CallOutcome] = []
         keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
         for after, signal in outcomes:

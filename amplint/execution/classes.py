@@ -103,6 +103,9 @@ class Classes:
         if shared is None or (isinstance(shared, Const) and base.is_given):
             # what a field starts with says nothing of an object that somebody else has made
             return AttrOf(base, name)
+        if isinstance(shared, Func) and shared.self is None:
+            # a function that a class body binds is a method
+            return Func(shared.env, shared.scope, shared.frame, base)
         return shared
 
     def _property(self, func: Func, state: Machine) -> Value:
@@ -146,7 +149,7 @@ class Classes:
         """What a class body makes by a call: it is executed once, silently."""
         key = ("class body", cls.scope)
         if key not in self.x.known:
-            self.x.known[key] = {}, {}
+            self.x.known[key] = {}, {}, {}
             scratch = state.clone()
             self.x.modules.enter_globals(cls.env, scratch)
             number = scratch.next_frame
@@ -157,10 +160,14 @@ class Classes:
             out = self.x.quietly(lambda: self.x.block(cls.env.pruned(cls.scope), scratch))
             if out:
                 after = out[0][0]
-                self.x.known[key] = after.frames[number], {k: v for k, v in after.heap.items() if k not in state.heap}
-        frame, heap = self.x.known[key]
+                body = after.frames.pop(number)
+                values, frames = self.x.calls.transplanted(tuple(body.values()), after)
+                made_heap = {slot: held for slot, held in after.heap.items() if slot not in state.heap}
+                self.x.known[key] = dict(zip(body, values, strict=True)), frames, made_heap
+        frame, frames, heap = self.x.known[key]
         made: Value | None = frame.get(name)
         if made is not None:
+            self.x.calls.transplant(frames, state)
             for slot, held in heap.items():
                 state.heap.setdefault(slot, held)
         return made

@@ -8,6 +8,7 @@ functions are executed in place. What calls of libraries and of unknown objects 
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards
@@ -65,6 +66,8 @@ STEP_BUDGET = 12_000
 SILENT_BUDGET = 1_200
 MODULE_BUDGET = 40_000
 SILENT_LIMIT = 3
+#: frames from here on come from another state
+TRANSPLANTS = 10**9
 
 #: events whose meaning depends on what follows: paths with and without them are kept apart
 _PENDING_EVENTS = frozenset({"cast", "freeze", "hook", "jump", "default_dtype"})
@@ -95,11 +98,13 @@ class Executor:
         #: first path to every (event, gradient state) of the entry
         self.observed: dict[Any, tuple[Any, dict[Any, bool]]] = {}
         #: functions that were seen to change nothing, by entry: with which constants, and what was decided before
-        self.inert: dict[Scope, list[tuple[frozenset[Any], dict[Any, bool]]]] = {}
+        self.inert: dict[Scope, dict[frozenset[Any], list[dict[Any, bool]]]] = {}
         #: the statements that calls of functions that do not train have taken, by entry
         self.idle: dict[Scope, int] = {}
         #: whether a function under way mentions what training does
         self.trains = False
+        #: numbers of frames that are put into a state from another one
+        self.transplants = itertools.count(TRANSPLANTS)
         #: the conditions that the functions under way have met and found decided
         self.asked: set[Any] = set()
         self.truncated = False
