@@ -297,7 +297,7 @@ class _Lowering:
         self.out.append(Assign(self.expr(target), value, node))
 
     def _ann_assign(self, node: cst.AnnAssign) -> None:
-        if self.scope.kind == "class" and isinstance(node.target, cst.Name):
+        if self.scope.kind == "class" and isinstance(node.target, cst.Name) and _is_positional_field(node):
             self.scope.fields.append(node.target.value)
         if node.value is not None:
             self._bind(node.target, self.expr(node.value), node)
@@ -637,6 +637,17 @@ class _Lowering:
 
 _MISSING = object()
 _NAMED_CONSTANTS: dict[str, object] = {"None": None, "True": True, "False": False}
+
+
+def _is_positional_field(node: cst.AnnAssign) -> bool:
+    """Whether what a class body annotates is an argument by position, where the class is a dataclass."""
+    annotation = node.annotation.annotation
+    outer = annotation.value if isinstance(annotation, cst.Subscript) else annotation
+    if _dotted(outer).rpartition(".")[2] in ("ClassVar", "KW_ONLY"):
+        return False
+    options = node.value.args if isinstance(node.value, cst.Call) else ()
+    named = {arg.keyword.value: _dotted(arg.value) for arg in options if arg.keyword is not None}
+    return named.get("init") != "False" and named.get("kw_only") != "True"
 
 
 def _dotted(node: cst.CSTNode) -> str:

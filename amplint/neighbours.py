@@ -42,7 +42,11 @@ class _Import(NamedTuple):
     importer: Path
     level: int
     module: str
-    names: Mapping[str, str]
+    named: frozenset[tuple[str, str]]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.named)
 
 
 class _User(NamedTuple):
@@ -94,7 +98,7 @@ class Neighbours:
         text = self.text(file)
         user = _User(words_in(text), frozenset().union(*map(words_in, _BASES.findall(text))))
         for statement in self._statements(file):
-            yield from self._behind(statement, user.words & statement.names.keys(), user, 0)
+            yield from self._behind(statement, user.words & statement.names, user, 0)
 
     def _behind(self, statement: _Import, names: frozenset[str], user: _User, hops: int) -> Iterator[bytes]:
         """The text behind these names of an import; of a module as a whole, behind those that the user mentions."""
@@ -110,12 +114,12 @@ class Neighbours:
             bases = frozenset().union(*(outline.bases(name) for name in wanted & user.bases))
             for inner in self._statements(module) if bases else ():
                 # what a base class inherits from another file
-                inherited = bases & inner.names.keys()
+                inherited = frozenset(name for name, here in inner.named if here in bases)
                 if inherited:
                     yield from self._behind(inner, inherited, _User(user.words, user.bases | inherited), hops + 1)
             if module.name == "__init__.py":
                 for inner in self._statements(module):
-                    called = frozenset(name for name, here in inner.names.items() if here in wanted)
+                    called = frozenset(name for name, here in inner.named if here in wanted)
                     taken = wanted if "*" in inner.names else called
                     if taken:
                         yield from self._behind(inner, taken, user, hops + 1)
@@ -168,8 +172,8 @@ class Neighbours:
                 continue
             used: frozenset[str] = frozenset()
             if statement.module.rpartition(".")[2] in (word, "") and target in self._resolved(statement):
-                taken = names & statement.names.keys()
-                used = names if "*" in statement.names else frozenset(statement.names[name] for name in taken)
+                taken = frozenset(here for name, here in statement.named if name in names)
+                used = names if "*" in statement.names else taken
                 if not statement.names:
                     used = self._mentioned(statement.importer, names)
             if not used and word in statement.names and target in self._resolved(statement, word):
@@ -204,10 +208,10 @@ class Neighbours:
         for match in _import_lines(self.text(file)):
             if match["modules"] is not None:
                 for dotted in _DOTTED.findall(match["modules"]):
-                    found.append(_Import(file, 0, dotted.decode(), {}))
+                    found.append(_Import(file, 0, dotted.decode(), frozenset()))
             else:
                 listed = _without_comments(match["names"]) if b"#" in match["names"] else match["names"]
-                names = {name.decode(): (here or name).decode() for name, here in _NAME.findall(listed)}
+                names = frozenset((name.decode(), (here or name).decode()) for name, here in _NAME.findall(listed))
                 found.append(_Import(file, len(match["dots"]), match["module"].decode(), names))
         return found
 

@@ -29,7 +29,9 @@ WORD = re.compile(rb"[A-Za-z_]\w*")
 _DEFINITION = re.compile(
     rb"^(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE
 )
-_LAST_NAME = re.compile(rb"(\w+)\s*(?:,|$)")
+#: the bases of a class, with type parameters or not
+_HEAD = re.compile(rb"class +\w+ *(?:\[[^\]\n]*\])? *\(([^)]*)\)")
+_PATH = re.compile(rb"[\w.]+")
 _METHOD = re.compile(rb"^(?P<indent>[ \t]+)(?:async )?def +(?P<name>\w+)", re.MULTILINE)
 _IMPORTS = re.compile(rb"^(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
 
@@ -97,10 +99,11 @@ class Outline:
 
     def bases(self, name: str) -> frozenset[str]:
         """The last names of a class's bases."""
-        head = (
-            re.match(rb"class +\w+ *\(([^()]*)\)", self.definitions[name][0].text) if name in self.definitions else None
-        )
-        return frozenset(base.decode() for base in _LAST_NAME.findall(head[1])) if head is not None else frozenset()
+        head = _HEAD.match(self.definitions[name][0].text) if name in self.definitions else None
+        if head is None:
+            return frozenset()
+        listed = [base.partition(b"[")[0].strip() for base in head[1].split(b",") if b"=" not in base]
+        return frozenset(base.rpartition(b".")[2].decode() for base in listed if _PATH.fullmatch(base))
 
     def _with(self, vocabulary: re.Pattern[bytes]) -> frozenset[str]:
         told = {n for n, parts in self.definitions.items() if any(vocabulary.search(part.text) for part in parts)}

@@ -541,7 +541,7 @@ class Project:
         text, word = self.outline(file).text, name.encode()
         if depth > MAX_REEXPORTS or re.search(rb"^(?:class|(?:async )?def) +" + word + rb"\b", text, re.MULTILINE):
             return None
-        assigned = re.search(rb"^" + word + rb"\b[^=\n]*=(.*)$", text, re.MULTILINE)
+        assigned = re.search(rb"^" + word + rb"[ \t]*(?::[^=\n]*)?=(?!=)(.*)$", text, re.MULTILINE)
         if assigned is not None:
             return (file, name) if VOCABULARY.search(assigned[1]) else None
         for match in _FROM_IMPORT.finditer(text):

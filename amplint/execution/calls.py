@@ -451,7 +451,7 @@ class Calls:
         if init is None:
             for keyword, value in keywords.items():
                 state.heap[(instance, keyword)] = value
-            fields = [name for owner in reversed(self.x.classes.lineage(cls, state)[0]) for name in owner.scope.fields]
+            fields = self.x.classes.fields(cls, state)
             for number, value in enumerate(positional):
                 state.heap[(instance, fields[number] if number < len(fields) else f"#{number}")] = value
             for base in self.x.classes.lineage(cls, state)[1]:

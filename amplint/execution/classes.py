@@ -35,7 +35,14 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from amplint.execution.executor import Executor
+
+
+def _makes_record(decorator: str) -> bool:
+    """Whether a decorator gives a class an `__init__` of its fields."""
+    return decorator.rpartition(".")[2] in ("dataclass", "define", "frozen", "mutable", "attrs", "s")
 
 
 class Classes:
@@ -69,6 +76,21 @@ class Classes:
             else:
                 externals.append("?")
         return classes, externals
+
+    def fields(self, cls: Class, state: Machine) -> list[str]:
+        """The names of the positional arguments of a dataclass or a named tuple, those of its bases first."""
+        lineage, libraries = self.lineage(cls, state)
+        records = [owner for owner in lineage if any(map(_makes_record, self._names_of_decorators(owner.scope)))]
+        if not records and not any(name.endswith("NamedTuple") for name in libraries):
+            return []
+        return list(dict.fromkeys(name for owner in reversed(lineage) for name in owner.scope.fields))
+
+    @staticmethod
+    def _names_of_decorators(scope: Scope) -> Iterator[str]:
+        made = {stmt.result: path_of(stmt.func) for stmt in scope.prelude if isinstance(stmt, Call)}
+        for decorator in scope.decorators:
+            path = path_of(decorator)
+            yield made.get(path, path)
 
     def method(self, cls: Class, name: str, state: Machine) -> tuple[Class, Scope] | None:
         """The method that an attribute of an object of `cls` names, with the class that defines it."""
