@@ -87,15 +87,22 @@ class Outline:
         """The definitions in which something can be wrong that shows only from their callers, or that call one."""
         return self._with(ANSWERABLE)
 
+    def is_callable(self, name: str) -> bool:
+        """Whether something of the protocol happens where an object of a class is called."""
+        return not self._told(name).isdisjoint({"__call__", "forward"})
+
     def methods(self, name: str) -> frozenset[str]:
         """The methods of a class in which something of the protocol happens, or that call one of these or such a
         definition."""
+        return frozenset(method for method in self._told(name) if not method.startswith("__"))
+
+    def _told(self, name: str) -> frozenset[str]:
         parts = {part.name: part for part in self.definitions.get(name, ()) if part.name}
         told = {method for method, part in parts.items() if ANSWERABLE.search(part.text)}
         told |= {method for method, part in parts.items() if not (self.answerable - {name}).isdisjoint(part.words)}
         while more := {m for m, part in parts.items() if m not in told and not told.isdisjoint(part.words)}:
             told |= more
-        return frozenset(method for method in told if not method.startswith("__"))
+        return frozenset(told)
 
     def bases(self, name: str) -> frozenset[str]:
         """The last names of a class's bases."""

@@ -130,6 +130,11 @@ class ModuleEnv:
         return frozenset(w for s in self.relevant if s.kind != "module" for w in s.words)
 
     @cached_property
+    def closed_over(self) -> frozenset[Scope]:
+        """Functions with functions, classes or lambdas inside, which may read their variables later."""
+        return frozenset(s.parent for s in self.program.scopes if s.parent is not None and s.parent.kind == "function")
+
+    @cached_property
     def captured(self) -> frozenset[str]:
         """Names that a function nested in another one may read from it."""
         return frozenset(
@@ -182,6 +187,17 @@ class ModuleEnv:
             for stmt in walk(scope.body):
                 if isinstance(stmt, Import):
                     found |= self.project.offered_methods(self, stmt)
+        return frozenset(found)
+
+    @cached_property
+    def callable_imports(self) -> frozenset[str]:
+        """The classes that other modules offer here of which an object does something of the protocol when called."""
+        found: set[str] = set()
+        for scope in self.program.scopes:
+            for stmt in walk(scope.body):
+                if isinstance(stmt, Import) and stmt.name in self.relevant_imports:
+                    if self.project.offers_callable(self, stmt):
+                        found.add(stmt.name)
         return frozenset(found)
 
     @cached_property
@@ -524,6 +540,15 @@ class Project:
             for file in self.candidates(importer.file, stmt.dotted, stmt.level):
                 found |= self._methods(file, stmt.member or "", 0)
         return frozenset(found)
+
+    def offers_callable(self, importer: ModuleEnv, stmt: Import) -> bool:
+        """Whether an import brings in a class whose objects do something of the protocol when they are called."""
+        if importer.file is not None and stmt.member not in (None, "*"):
+            for file in self.candidates(importer.file, stmt.dotted, stmt.level):
+                home = self._home(file, stmt.member or "")
+                if home is not None:
+                    return self.outline(home[0]).is_callable(home[1])
+        return False
 
     def _methods(self, file: Path, name: str, depth: int) -> frozenset[str]:
         """The same of a class by its name in a file, with what it inherits."""

@@ -68,6 +68,8 @@ _MINOR_EVENTS = frozenset(
     "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel "
     "fully_shard".split()
 )
+#: methods that run where an object is called
+_CALLED = frozenset({"__call__", "forward"})
 #: stands for the method of a name that is only known when the program runs
 _ANY = "getattr()"
 #: parts of a value that is a setting and no table
@@ -165,10 +167,14 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
     `partial(f)` and `torch.compile(f)`. `f()` is the name of what a function `f` of the module returns.
     """
     callees: dict[str, Scope] = {}
+    #: classes without an `__init__`, with their methods
+    bare: dict[str, frozenset[str]] = {}
     for scope in env.program.scopes:
         made = scope.children.get("__init__") if scope.kind == "class" else scope
         if made is not None:
             callees.setdefault(scope.name, made)
+        elif scope.kind == "class":
+            bare.setdefault(scope.name, frozenset(scope.children))
     for scope in env.program.scopes:
         calls = calls_in(scope)
         temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]] = {}
@@ -185,13 +191,23 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
                         if any(given):
                             yield parameter, *given
                     handed.append((frozenset((f"{callee.name}()",)), frozenset()))
+                    if callee.name == "__init__":
+                        # an object is called like a function
+                        own = callee.parent.children if callee.parent is not None else {}
+                        handed.append((_CALLED.intersection(own), frozenset()))
+                elif call_name(stmt.func) in bare:
+                    handed.append((_CALLED & bare[call_name(stmt.func)], frozenset()))
+                elif call_name(stmt.func) in env.callable_imports:
+                    handed.append((frozenset((call_name(stmt.func),)), frozenset()))
                 if isinstance(stmt.func, Attr) and stmt.func.name in library.FILLS:
                     yield call_name(container(stmt.func.base, calls)), *_union(handed)
                 name, reference = stmt.result, _union([*handed, (_looked_up(stmt, elements), frozenset())])
                 temporaries[name] = reference
             elif isinstance(stmt, Assign):
-                name = call_name(container(stmt.target, calls))
-                reference = _reference(stmt.value, temporaries)
+                for target, value in _pairs(stmt.target, stmt.value):
+                    bound = _reference(value, temporaries)
+                    if any(bound):
+                        yield call_name(container(target, calls)), *bound
             elif isinstance(stmt, Jump) and stmt.kind == "return" and stmt.value is not None:
                 name, reference = f"{scope.name}()", _reference(stmt.value, temporaries)
             elif isinstance(stmt, Loop):
@@ -202,6 +218,14 @@ def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], froze
                         yield part.id, frozenset((call_name(gone),)), frozenset()
             if name and any(reference):
                 yield name, *reference
+
+
+def _pairs(target: Expr, value: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """What is assigned to what, tuples element by element."""
+    if isinstance(target, Seq) and isinstance(value, Seq) and len(target.items) == len(value.items):
+        yield from zip(target.items, value.items, strict=True)
+    else:
+        yield target, value
 
 
 def calls_in(scope: Scope) -> dict[str, Call]:
@@ -423,6 +447,9 @@ class _Slice:
         self.env = env
         self.scope = scope
         self.carriers = carriers(scope, given)
+        self.calls = calls_in(scope)
+        #: results of calls of the project's functions, which may be contexts that do something
+        self.managers: set[str] = set()
         self.names: set[str] = set()
         self.kept: set[int] = set()
         #: results of the calls that are kept for their own sake
@@ -462,6 +489,9 @@ class _Slice:
         if isinstance(stmt, Call):
             if self._call_matters(stmt):
                 self.made.add(stmt.result)
+                name = call_name(stmt.func)
+                if name in self.env.relevant_names or name in self.env.relevant_imports | self.env.imported_methods:
+                    self.managers.add(stmt.result)
                 return True
             return stmt.result in self.names
         if isinstance(stmt, Assign):
@@ -488,6 +518,7 @@ class _Slice:
             return (
                 inner
                 or _is_event(stmt, self.env, self.scope)
+                or path_of(stmt.context) in self.managers
                 or (stmt.target is not None and self._defines_needed(stmt.target))
             )
         if isinstance(stmt, Try):
@@ -523,7 +554,7 @@ class _Slice:
             return True
         name = call_name(stmt.func.base if isinstance(stmt.func, Item) else stmt.func)
         path = path_of(stmt.func)
-        if isinstance(stmt.func, Name) and self._is_given_function(stmt.func.id):
+        if isinstance(stmt.func, Name) and (self._is_given_function(stmt.func.id) or self._is_own_method(stmt.func.id)):
             return True
         if self._fills_needed(stmt.func) or (self.carriers and uses(stmt, self.carriers)):
             return True
@@ -555,6 +586,14 @@ class _Slice:
         if outer is None or outer.kind != "function" or name not in {param.name for param in outer.params}:
             return False
         return name not in {param.name for param in self.scope.params}
+
+    def _is_own_method(self, name: str) -> bool:
+        """Whether a temporary is a method of the own object that is looked up by a name that is not written there."""
+        looked_up = self.calls.get(name)
+        if looked_up is None or call_name(looked_up.func) != "getattr" or len(looked_up.args) < 2:
+            return False
+        own = self.scope.params[0].name if self.scope.is_method and self.scope.params else ""
+        return path_of(looked_up.args[0].value) == own and not isinstance(looked_up.args[1].value, Const)
 
     def _inherits(self, method: str) -> bool:
         """Whether a method comes from a base class in another module of the project that has AMP vocabulary."""

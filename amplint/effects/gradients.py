@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint import library
+from amplint.effects.owners import within
 from amplint.program import Attr, Call, Stmt
 from amplint.rule import Site
 from amplint.states import (
@@ -20,6 +23,7 @@ from amplint.values import (
     Ext,
     Func,
     Grad,
+    Optimizer,
     Param,
     Partial,
     Result,
@@ -31,7 +35,7 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
-    import libcst as cst
+    from collections.abc import Iterator
 
     from amplint.effects.dispatch import Effects
     from amplint.machine import CallOutcome, Machine
@@ -39,6 +43,40 @@ if TYPE_CHECKING:
 
 #: a function that limits values, by its name
 _CLIPS = re.compile(r"clamp(?:_|$)|clip(?:_|$)|nan_to_num$")
+
+
+def is_part(owners: frozenset[Value], optimizer: Value | None) -> bool:
+    """Whether an optimizer is known to hold more than these modules and parameters."""
+    held = optimizer.owners if isinstance(optimizer, Optimizer) else None
+    return bool(held) and not all(any(within(one, owner) for owner in owners) for one in held or ())
+
+
+def is_selected(site: Site) -> bool:
+    """Whether a statement in a loop over parameters is for some of them: a condition that does not ask for the gradient
+    itself stands around it, or before it with a `continue`."""
+    node = site.node
+    parent = site.module.parent(node)
+    while parent is not None and not isinstance(parent, (cst.For, cst.FunctionDef)):
+        if isinstance(parent, cst.If) and "grad" not in site.module.segment(parent.test).replace("requires_grad", ""):
+            return any(isinstance(outer, cst.For) for outer in _around(site, parent))
+        node, parent = parent, site.module.parent(parent)
+    if not isinstance(parent, cst.For) or not isinstance(parent.body, cst.IndentedBlock):
+        return False
+    for stmt in parent.body.body:
+        if stmt is node:
+            return False
+        if isinstance(stmt, cst.If) and "continue" in site.module.segment(stmt.body):
+            if "grad" not in site.module.segment(stmt.test).replace("requires_grad", ""):
+                return True
+    return False
+
+
+def _around(site: Site, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What is around a node, up to its function."""
+    parent = site.module.parent(node)
+    while parent is not None and not isinstance(parent, cst.FunctionDef):
+        yield parent
+        parent = site.module.parent(parent)
 
 
 class GradientEffects:
@@ -140,6 +178,11 @@ class GradientEffects:
     def zero_owners(self, owners: frozenset[Value], site: Site, state: Machine) -> None:
         """Gradients of some parameters are zeroed by hand."""
         before = self.effects.owners.concerned(owners, state)
+        if is_selected(site) or all(is_part(owners, optimizer) for optimizer in before):
+            # some of them: what is left is worth a step
+            for optimizer in before:
+                self.effects.losses.assign(optimizer, UNKNOWN, state)
+            return
         self.x.record("zero_grad", site, state, before=before, details={"owners": owners})
         several = self.effects.owners.several(state)
         for optimizer in before:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from amplint import guards
+from amplint.effects.gradients import is_part
 from amplint.program import Call
 from amplint.rule import Site
 from amplint.states import (
@@ -153,6 +154,10 @@ class Optimizers:
         """`model.zero_grad()`: zero the gradients of the optimizers that own its parameters."""
         owners = frozenset((module,))
         before = self.effects.owners.concerned(owners, state)
+        if before and all(is_part(owners, optimizer) for optimizer in before):
+            for optimizer in before:
+                self.effects.losses.assign(optimizer, UNKNOWN, state)
+            return
         self.x.record("zero_grad", site, state, before=before, details={"module": module})
         several = self.effects.owners.several(state)
         for optimizer in [o for o in before if o is not None]:

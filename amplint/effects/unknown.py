@@ -145,6 +145,10 @@ class Unknown:
         if not _is_harmless(name):
             for value in arguments:
                 self._lose(value, state, 0)
+        looked_up_in = _looked_up_in(callee)
+        if looked_up_in is not None:
+            # a method whose name is not known may be any of the object's
+            self._lose(looked_up_in, state, 0)
         if isinstance(receiver, (Instance, Super)):
             holder = receiver.parts[0] if isinstance(receiver, Super) else receiver
             if library.HOOK_NAMES.search(name) and not isinstance(callee, Func):
@@ -203,6 +207,13 @@ class Unknown:
                 before=self.effects.owners.everything(state),
                 details={"kind": kind},
             )
+
+
+def _looked_up_in(callee: Value) -> Value | None:
+    """The object of `getattr(self, name)` where it is called, by a name that only the program knows."""
+    if isinstance(callee, Result) and isinstance(callee.callee, Ext) and callee.callee.dotted == "getattr":
+        return callee.args[0] if callee.args and isinstance(callee.args[0], Instance) else None
+    return None
 
 
 def _call_name(callee: Value) -> str:

@@ -353,7 +353,7 @@ class Calls:
                 handed = self._constants(callee, positional, keywords, heap, state)
                 self.x.inert.setdefault(callee.scope, {}).setdefault(handed, []).append(decided)
         results: list[CallOutcome] = []
-        keep = bool(callee.scope.children) or any(isinstance(s, Define) for s in callee.scope.body)
+        keep = callee.scope in callee.env.closed_over or any(isinstance(s, Define) for s in callee.scope.body)
         for after, signal in outcomes:
             after.stack, after.calls = outer_stack, outer_calls
             # a region that was entered by hand stays open
