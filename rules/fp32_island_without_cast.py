@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
 
 
+#: methods of dicts, lists and records of tensors, which a tensor does not have
+_OF_CONTAINERS = frozenset("items keys values get pop copy update setdefault append extend to_tuple _asdict".split())
+#: what moves or compares numbers and computes none: a cast behind it loses nothing
+_EXACT = frozenset(
+    "cat concat stack hstack vstack where masked_fill masked_select max min amax amin argmax argmin topk sort argsort "
+    "gather index_select take flip roll repeat tile isfinite isnan isinf is_tensor new_zeros new_ones new_full "
+    "zeros_like ones_like full_like empty_like".split()
+)
+
+
 class Fp32IslandWithoutCast(Rule):
     """A disabled autocast block computes on the 16-bit tensors of the region around it, without a cast.
 
@@ -149,6 +159,9 @@ def _computes(fact: Fact) -> bool:
     if fact.kind == "binary":
         if fact.operation == "@":
             return True
+        if fact.operation == "+" and not any(isinstance(v, Tensor) and v.sure for v in fact.arguments):
+            # two lists of tensors are joined like this
+            return False
         # an fp32 operand makes the result fp32, and an unknown one may
         return all(isinstance(v, (Number, Tensor)) for v in fact.arguments) and not any(
             isinstance(v, Tensor) and v.dtype in ("float32", "float64") for v in fact.arguments
@@ -158,6 +171,8 @@ def _computes(fact: Fact) -> bool:
         fact.kind == "call"
         and name not in NO_FLOAT
         and name not in VIEWS
+        and name not in _EXACT
+        and name not in _OF_CONTAINERS
         and "dtype" not in fact.keywords
         and not is_unsupported(fact)
     )

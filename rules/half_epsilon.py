@@ -173,11 +173,12 @@ def _optimizers(unit: Unit) -> Iterator[Fault]:
             or not 0 < eps.value < SMALLEST
         ):
             continue
-        casts = [
-            e
-            for e in trace.events[:position]
-            if e.kind == "cast" and unit.overlap(owners, frozenset((e.details["target"],)))
-        ]
+        before = [e for e in trace.events[:position] if e.kind in ("cast", "freeze")]
+        touched = [e for e in before if unit.overlap(owners, frozenset((e.details["target"],)))]
+        if any(e.kind == "freeze" for e in touched):
+            # what is trained of a frozen model was added to it, or cast back
+            continue
+        casts = [e for e in touched if e.kind == "cast"]
         stepped = any(
             e.kind in ("step", "opt_step") and e.optimizer is event.optimizer for e in trace.events[position:]
         )

@@ -272,7 +272,11 @@ def _undone(trace: Trace, event: Event) -> bool:
     says = _SAYS_OTHERWISE if event.kind == "grad_read" else _SAYS_SCALE
     if says.search(_own_text(event.site)) or any(_TESTS.search(_own_text(call)) for call in event.calls[-2:]):
         return True
-    return any(e.kind == "get_scale" and e.loops == event.loops and e.calls == event.calls for e in trace.events)
+    return any(
+        # a scale that is asked for around a loop over parameters is for all of them
+        e.kind == "get_scale" and e.loops == event.loops[: len(e.loops)] and e.loops and e.calls == event.calls
+        for e in trace.events
+    )
 
 
 def _own_text(site: Site) -> str:

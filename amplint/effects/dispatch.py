@@ -11,7 +11,7 @@ from amplint.effects.containers import Containers
 from amplint.effects.contexts import Contexts
 from amplint.effects.frameworks import Frameworks
 from amplint.effects.gradients import GradientEffects
-from amplint.effects.losses import Losses
+from amplint.effects.losses import Losses, hands_on_gradients
 from amplint.effects.modules import Modules
 from amplint.effects.optimizers import Optimizers
 from amplint.effects.owners import Owners
@@ -242,7 +242,8 @@ class Effects:
             if (not pos and set(kw) <= _TENSOR_KEYWORDS) or (
                 len(pos) == 1 and isinstance(base, (Result, OpV)) and base.taint is not CLEAN
             ):
-                self.losses.backward(base, site, state)
+                handed_on = pos[0] if pos else kw.get("gradient")
+                self.losses.backward(base, site, state, carries=hands_on_gradients(handed_on))
                 return [(state, NONE, None)]
             if pos:
                 return self.losses.foreign_backward(base, pos, site, state, callee, kw)

@@ -31,11 +31,20 @@ from amplint.values import (
     Super,
     Sym,
     Value,
+    computed_from_gradients,
 )
 
 if TYPE_CHECKING:
     from amplint.effects.dispatch import Effects
     from amplint.machine import CallOutcome, Machine
+
+
+def hands_on_gradients(given: Value | None) -> bool:
+    """Whether what `backward(gradient=...)` is given may be gradients of a graph behind it, and not just ones."""
+    if given is None or given is NONE or isinstance(given, Const):
+        return False
+    made = isinstance(given, Result) and isinstance(given.callee, Ext) and given.callee.dotted.startswith("torch.")
+    return not made or computed_from_gradients(given) or bool(given.taint.scales)
 
 
 class Losses:
@@ -53,7 +62,8 @@ class Losses:
         if isinstance(loss, (Sequence, Many, ListV)):
             losses = self.effects.containers.contents(loss, state)
             loss = next((value for value in losses if value.taint.scales), losses[0] if losses else loss)
-        self.backward(loss, site, state, functional=True)
+        given = pos[1] if len(pos) > 1 else kw.get("grad_tensors")
+        self.backward(loss, site, state, functional=True, carries=hands_on_gradients(given))
         return [(state, NONE, None)]
 
     def autograd_grad(
@@ -79,9 +89,16 @@ class Losses:
         return self.effects.unknown.unknown(callee, pos, kw, site, state)
 
     def backward(
-        self, value: Value, site: Site, state: Machine, functional: bool = False, framework: Value | None = None
+        self,
+        value: Value,
+        site: Site,
+        state: Machine,
+        functional: bool = False,
+        framework: Value | None = None,
+        carries: bool = False,
     ) -> None:
-        """Gradients of `value` reach the optimizers that own the parameters it depends on.
+        """Gradients of `value` reach the optimizers that own the parameters it depends on; it `carries` others on where
+        `backward(gradient=...)` gets them from a graph behind it.
 
         A framework that runs the backward of a loss that carries the scale of the user's own scaler adds to it at most.
         """
@@ -90,7 +107,8 @@ class Losses:
             self.foreign(site, state, value)
             return
         scaler = taint.scales[-1] if taint.scales else None
-        certain = scaler is not None or self._known_plain(value)
+        # gradients that are handed on carry what scale they have
+        certain = scaler is not None or (not carries and self._known_plain(value))
         before = self.effects.owners.concerned(taint.owners, state)
         event = self.x.record(
             "backward",
