@@ -231,6 +231,8 @@ _INDIFFERENT = frozenset(
 #: changes that depend on the size of what is there
 _ADDING = frozenset({"add_", "sub_", "addcmul_", "addcdiv_", "lerp_", "nan_to_num_", "masked_fill_"})
 _SAYS_SCALE = re.compile(r"get_scale|inv_scale|_scale\b")
+#: what is taken from a gradient and put back into it keeps the scale
+_LINEAR = re.compile(r"\.grad(?:\.data)?\.(?:sub_|add_)\(\s*-?\s*[\w.\[\]]*\.grad\b")
 _SAYS_OTHERWISE = re.compile(r"isnan|isinf|isfinite|" + _SAYS_SCALE.pattern)
 #: names of helpers that look for an overflow
 _TESTS = re.compile(r"(?:\b|_)(?:inf|nan|infs|nans)(?:\b|_)|finite|overflow|" + _SAYS_OTHERWISE.pattern, re.IGNORECASE)
@@ -270,6 +272,8 @@ def _harm(event: Event) -> str | None:
 def _undone(trace: Trace, event: Event) -> bool:
     """Whether the value is divided by the scale, or only tested for infinities, in the same statement or close by."""
     says = _SAYS_OTHERWISE if event.kind == "grad_read" else _SAYS_SCALE
+    if _LINEAR.search(_own_text(event.site)):
+        return True
     if says.search(_own_text(event.site)) or any(_TESTS.search(_own_text(call)) for call in event.calls[-2:]):
         return True
     return any(

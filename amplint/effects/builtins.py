@@ -12,6 +12,7 @@ from amplint.values import (
     FALSE,
     NONE,
     TRUE,
+    AttrOf,
     Class,
     Const,
     DictV,
@@ -126,6 +127,13 @@ class Builtins:
                 first, [self.x.loops.nth(pos[1], 0, None, state.loops)], {}, site, state, stmt
             )
             return [(s, Many(v), signal) for s, v, signal in outcomes]
+        if name == "map" and len(pos) == 2 and isinstance(first, AttrOf) and isinstance(first.base, Scaler):
+            # `list(map(scaler.step, optimizers))`
+            live = [state]
+            for number in range(2):
+                element = self.x.loops.nth(pos[1], number, None, ())
+                live = [s for at in live for s, _, _ in self.x.calls.invoke(first, [element], {}, site, at, stmt)]
+            return [(s, Many(NONE), None) for s in live]
         if name == "next":
             result = Result(callee, tuple(pos), state.loops)
         elif name == "print":

@@ -68,6 +68,12 @@ class Containers:
                 return Sequence(*(p.items[1] for p in pairs))
             if name == "keys":
                 return Sequence(*(p.items[0] for p in pairs))
+        elif pairs and state.heap.get((base, "#each")):
+            # made by a comprehension: the others are like the first
+            first = pairs[0]
+            each = {"items": first, "values": first.items[1], "keys": first.items[0]}
+            if name in each:
+                return Many(each[name])
         if name == "copy":
             made = DictV(state.allocate((id(site.node), "copy")))
             state.heap[(made, "#items")] = pairs

@@ -108,6 +108,7 @@ class Losses:
             return
         scaler = taint.scales[-1] if taint.scales else None
         # gradients that are handed on carry what scale they have
+        carries = carries or computed_from_gradients(value)
         certain = scaler is not None or (not carries and self._known_plain(value))
         before = self.effects.owners.concerned(taint.owners, state)
         event = self.x.record(

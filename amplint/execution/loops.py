@@ -204,6 +204,7 @@ class Loops:
             made = DictV(state.allocate((id(stmt), "dict")))
             state.heap[(made, "#items")] = tuple(items)
             state.heap[(made, "#open")] = not self._exact(sequence, state)
+            state.heap[(made, "#each")] = True
             return made
         if stmt.shape == "":
             # nested comprehension: the inner loop has gathered
@@ -293,9 +294,29 @@ class Loops:
         seen = self._seen_items(sequence, state)
         if index < len(seen) and stmt.kind == "for":
             return seen[index]
+        if isinstance(sequence, Many) and index:
+            return self._another(sequence.element, index, state)
         return self.nth(
             sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ()
         )
+
+    def _another(self, value: Value, number: int, state: Machine) -> Value:
+        """A further one of many similar values: an object with an optimizer of its own, and a scaler of its own unless
+        others have it too."""
+        if isinstance(value, Sequence):
+            return Sequence(*(self._another(item, number, state) for item in value.items))
+        if not isinstance(value, Instance):
+            return self.nth(Many(value), number, None, ())
+        twin = Instance(value.cls, (value.parts[1], number))
+        for (holder, name), held in list(state.heap.items()):
+            if holder is value and (twin, name) not in state.heap:
+                own = isinstance(held, Optimizer) or (
+                    isinstance(held, Scaler)
+                    and not any(other is held and slot[0] is not value for slot, other in state.heap.items())
+                    and not any(held is other for frame in state.frames.values() for other in frame.values())
+                )
+                state.heap[(twin, name)] = self.nth(Many(held), number, None, ()) if own else held
+        return twin
 
     def nth(self, sequence: Value, index: int, stmt: Loop | None, outer: Any) -> Value:
         """An element of a sequence that is not fully known, in the round `index`."""
