@@ -120,7 +120,7 @@ class IncompleteWindowDropped(Rule):
             guard = _guard(step, backward)
             if not atoms or guard is None or _reaches_the_end(unit, step, backward, atoms) or _fits(step, atoms):
                 continue
-            if _is_endless(guard) or not any(_starts_anew(unit, atom) for atom in atoms):
+            if _is_endless(guard) or not any(_starts_anew(unit, atom, backward) for atom in atoms):
                 continue
             yield Fault(
                 guard,
@@ -152,8 +152,12 @@ def _reaches_the_end(unit: Unit, step: Event, backward: Event, atoms: list[Any])
     return False
 
 
-def _starts_anew(unit: Unit, atom: Any) -> bool:
-    """Whether what is counted may begin again with every epoch: an attribute does where a method sets it."""
+def _starts_anew(unit: Unit, atom: Any, backward: Event) -> bool:
+    """Whether what is counted may begin again with every epoch: an attribute does where a method sets it, a variable
+    where it is set inside of the loop over epochs."""
+    around = {loop for loop, _ in backward.loops[:-1]}
+    if any(isinstance(t, Sym) and t.parts[0] == "counter" and t.parts[1] in around for t in _terms(atom)):
+        return False
     counted = [_attribute(value) for value in _terms(atom)]
     return not all(counted) or not _reset_attributes(unit).isdisjoint(counted)
 
