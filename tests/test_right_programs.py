@@ -1,5 +1,7 @@
-"""Right programs of which nothing is said, as public code writes them. They stand beside the fixtures because no rule is
-the one that they are about, or because a replay cannot tell them from wrong ones."""
+"""Right programs of which nothing is said, as public code writes them.
+
+They are no fixtures because no rule is the one that they are about, or a replay cannot tell them from wrong ones.
+"""
 
 from __future__ import annotations
 
