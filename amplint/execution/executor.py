@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 #: statements that one entry may execute, those of a silent run, and those of a whole module
-STEP_BUDGET = 12_000
+STEP_BUDGET = 14_000
 SILENT_BUDGET = 1_200
 MODULE_BUDGET = 40_000
 SILENT_LIMIT = 3
