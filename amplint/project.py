@@ -442,6 +442,7 @@ class Project:
         self._read: dict[Path, tuple[SourceModule, Program]] = {}
         self._numbers = itertools.count(1)
         self._outlines: dict[Path, Outline] = {}
+        self._homes: dict[tuple[Path, str], tuple[Path, str] | None] = {}
         self._found: dict[tuple[str, str, int], tuple[Path, ...]] = {}
         self._listings: dict[str, frozenset[str]] = {}
         #: the folders in which the first word of an absolute import is found, by folder and word
@@ -559,8 +560,14 @@ class Project:
         inherited = (self._methods(home[0], base, depth + 1) for base in sorted(outline.bases(home[1])))
         return outline.methods(home[1]).union(*inherited)
 
-    def _home(self, file: Path, name: str, depth: int = 0) -> tuple[Path, str] | None:
+    def _home(self, file: Path, name: str) -> tuple[Path, str] | None:
         """Where a name of a file is defined, or what the file re-exports under it, if that has AMP vocabulary."""
+        if (file, name) not in self._homes:
+            self._homes[file, name] = self._find_home(file, name, 0, set())
+        return self._homes[file, name]
+
+    def _find_home(self, file: Path, name: str, depth: int, visited: set[tuple[Path, str]]) -> tuple[Path, str] | None:
+        visited.add((file, name))
         if name in self.telling_names(file):
             return file, name
         text, word = self.outline(file).text, name.encode()
@@ -575,7 +582,9 @@ class Project:
                 dotted, level = match["module"].decode(), len(match["dots"])
                 renamed = re.search(rb"(\w+)\s+as\s+" + word + rb"\b", names)
                 for target in self.candidates(file, dotted, level):
-                    home = self._home(target, renamed[1].decode() if renamed else name, depth + 1)
+                    original = renamed[1].decode() if renamed else name
+                    seen = (target, original) in visited
+                    home = None if seen else self._find_home(target, original, depth + 1, visited)
                     if home is not None:
                         return home
         return None

@@ -393,7 +393,7 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
         if name in ("float", "double"):
             return stmt.dropped
         return any(_HALF_WORDS.search(_text(a.value)) or (a.keyword or "") == "dtype" for a in stmt.args)
-    if name in ("__enter__", "__exit__") or (name == "close" and "enter_context" in scope.words):
+    if name in ("__enter__", "__exit__") or (name in ("close", "pop_all") and "enter_context" in scope.words):
         return True
     if _SAVES.search(name) and (path == "torch" or not scope.words.isdisjoint(_STATEFUL)):
         return True

@@ -191,15 +191,18 @@ def _divided_by_scale(trace: Trace, backward: Event, step: Event) -> bool:
 
 
 def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:
-    """The update that follows and has nothing to decide from."""
+    """The update that follows in the same round of the loop around both, and has nothing to decide from."""
+    step = trace.events[position]
+    between: list[Event] = [step]
     for later in trace.events[position + 1 :]:
         if later.kind == "update" and later.scaler is scaler:
-            return later
-        # the backward of another optimizer may come first, in the same batch
-        if later.kind in ("step", "unscale_") or (
-            later.kind == "backward" and later.loops[:1] != trace.events[position].loops[:1]
-        ):
+            # the backward of another optimizer may come first, in the same batch
+            same_batch = all(e.loops[: len(later.loops)] == later.loops for e in between)
+            return later if same_batch else None
+        if later.kind in ("step", "unscale_"):
             return None
+        if later.kind == "backward":
+            between.append(later)
     return None
 
 

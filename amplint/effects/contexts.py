@@ -205,6 +205,10 @@ class Contexts:
                 held = after.heap.get((context, "#entered"), ())
                 after.heap[(context, "#entered")] = (*held, *(r.number for r in after.regions[open_before:]))
             return out
+        if name == "pop_all" and context.kind == "stack":
+            moved = Context("stack", state.allocate(id(site.node)), None)
+            state.heap[(moved, "#entered")] = state.heap.pop((context, "#entered"), ())
+            return [(state, moved, None)]
         if name in ("__exit__", "close") and context.kind == "stack":
             return [(self._left(context, state), NONE, None)]
         if name in ("__exit__", "close"):
