@@ -216,6 +216,63 @@ Trainer().fit(1)
     assert lab.told(source)[0] == ["backward 4 N", "step 5 S", "update 6 T"]
 
 
+DECORATED = """\
+def amp(enabled):
+    def around(function):
+        def wrapper(*args):
+            with torch.autocast("cuda", enabled=enabled):
+                return function(*args)
+        return wrapper
+    return around
+{decorators}
+def step(x):
+    scaler.scale(model(x).sum()).backward()
+step(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorators", "enabled"),
+    [("@amp(True)", [True]), ("@amp(False)", [False])],
+)
+def test_a_decorator_keeps_what_it_was_made_with(lab: Laboratory, decorators: str, enabled: list[bool]) -> None:
+    unit = lab.unit(HEAD + DECORATED.format(decorators=decorators))
+    (seen,) = {tuple(r.context.details.enabled.value for r in e.regions) for _, _, e in unit.events("backward")}
+    assert [*seen] == enabled
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def amp(f):\n    with torch.autocast('cuda'): return f\n@amp\ndef amp(f):\n    scaler.update()\n    return f\n"
+        "@amp\ndef step(): scaler.update()\nstep()",
+        "def first(f):\n    @second\n    def run(): f(scaler.update())\n    return run\n"
+        "def second(f):\n    @first\n    def run(): f(scaler.update())\n    return run\n"
+        "@first\ndef step(): scaler.update()\nstep()",
+    ],
+)
+def test_decorators_of_decorators_end(lab: Laboratory, source: str) -> None:
+    assert isinstance(lab.told(source), list)
+
+
+def test_a_call_depends_on_what_the_calls_in_it_were_skipped_for(lab: Laboratory) -> None:
+    source = """\
+def inner(args):
+    if not args.skip: scaler.unscale_(optimizer)
+def outer(args): inner(args)
+def main(args, x):
+    if args.skip:
+        inner(args)
+        outer(args)
+    else:
+        scaler.scale(model(x).sum()).backward()
+        outer(args)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+    assert "unscale_ 2 S" in [event for told in lab.told(source) for event in told]
+
+
 def test_what_is_chosen_is_what_its_use_shows(lab: Laboratory) -> None:
     source = """\
 def step(scaler, x):

@@ -215,3 +215,11 @@ def test_loading_weights_alone_makes_nothing_relevant(lab: Laboratory) -> None:
     found = relevant(lab, source)
     assert "resume" in found
     assert "load" not in found
+
+
+@pytest.mark.parametrize("joint", [" + ", " and ", " / "])
+def test_a_long_expression_is_looked_at_once(lab: Laboratory, joint: str) -> None:
+    terms = joint.join(f"c.a{i}" for i in range(300))
+    body = f"    ok = {terms}\n    scaler.update()\n    return ok\n"
+    unit = lab.unit(f"import torch\nscaler = torch.amp.GradScaler()\ndef f(c):\n{body}")
+    assert {name for name, _, _ in unit.env.bound_callables} >= {"ok", "f()"}
