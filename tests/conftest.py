@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ from amplint import registry
 from amplint.finding import Confidence
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.source import SourceModule
+
+# a shell that runs the tests in the background has Ctrl-C ignored, and what is started below inherits that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
