@@ -28,7 +28,7 @@ from amplint.verify.objects import (
 from amplint.verify.plain import Unsupported
 from amplint.verify.plan import Plan
 from amplint.verify.replay import GRADIENT_EVENT, Driver, Replay
-from amplint.verify.standins import Ledger, Run
+from amplint.verify.standins import Ledger, Run, Scaler
 from amplint.verify.world import TorchWorld
 
 #: statements of a run, and those of them that may pass before its first backward
@@ -232,6 +232,8 @@ class _Drive:
 
     def __init__(self, world: TorchWorld, machine: Machine, setting: Setting, rule: str) -> None:
         self.resumes = rule in ("AMP502", "AMP503")
+        #: a backward without a scale is right in a mode that has no scaler, and a class may say where there is none
+        self.believes_assertions = rule == "AMP203"
         #: what casts at its end must not be driven again: the next round would train the cast weights
         casts = rule in ("AMP401", "AMP402", "AMP404", "AMP405")
         self.rounds = 1 if setting.driver.once or (casts and setting.driver.loops) else setting.length
@@ -259,6 +261,9 @@ class _Drive:
             raise Unsupported(f"{driver.name} is not a class")
         instance = self._make(cls)
         self._fill(cls, instance, [*driver.methods, *driver.tail])
+        for name in sorted(_asserted_absent(cls)) if self.believes_assertions else ():
+            if isinstance(instance.attrs.get(name), Scaler):
+                raise Unsupported(f"{driver.name} asserts that there is no self.{name}, in a mode of its own")
         self.world.assume(f"{', '.join(driver.methods)} of one {driver.name} run in a loop")
 
         def once(i: int) -> None:
@@ -447,6 +452,19 @@ def _reached_by(cls: UserClass, names: list[str]) -> set[str]:
             continue
         out.add(name)
         queue.extend(node.attr for node in ast.walk(body) if isinstance(node, ast.Attribute))
+    return out
+
+
+def _asserted_absent(cls: UserClass) -> set[str]:
+    """The attributes of `self` that some method of a class asserts to be None or false."""
+    out: set[str] = set()
+    for body in (_body_of(cls.find(name)) for name in _methods(cls)):
+        for node in ast.walk(body) if body is not None else ():
+            match node:
+                case ast.Assert(ast.UnaryOp(ast.Not(), ast.Attribute(ast.Name("self"), name))) | ast.Assert(
+                    ast.Compare(ast.Attribute(ast.Name("self"), name), [ast.Is()], [ast.Constant(None)])
+                ):
+                    out.add(name)
     return out
 
 
