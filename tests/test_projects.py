@@ -463,6 +463,43 @@ class Trainer:
                 self.scaler.update()
             torch.save(self.state(epoch).states, "x.pt")
 """,
+    "the limit of a clip comes from a dict of options": """
+== train.py
+import torch
+
+
+def train(model, loader, cfg):
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), **cfg.grad_clip)  # expect: AMP201
+        scaler.step(opt)
+        scaler.update()
+""",
+    "any options may reach a helper that clips": """
+== train.py
+import torch
+
+
+def apply(loss, opt, params, scaler, clip=None):
+    scaler.scale(loss).backward()
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(params, clip)  # expect: AMP201
+    scaler.step(opt)
+    scaler.update()
+
+
+def train(model, loader, opt, scaler, **options):
+    for x in loader:
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        opt.zero_grad()
+        apply(loss, opt, model.parameters(), scaler, **options)
+""",
 }
 
 
