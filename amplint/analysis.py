@@ -14,8 +14,9 @@ from amplint import guards
 from amplint.effects.owners import within
 from amplint.execution import Executor
 from amplint.finding import Confidence
+from amplint.layout import is_expected_to_raise
 from amplint.regions import sure_dtype_of
-from amplint.rule import Fault, Rule, Site
+from amplint.rule import CALLED, Fault, Rule, Site
 from amplint.torch_facts import in_range
 from amplint.traces import Trace, explore
 from amplint.values import AttrOf, Const, Instance, ItemOf, Optimizer, Result, Scaler, Sym, Value
@@ -126,7 +127,7 @@ class Unit:
 
     def call_steps(self, event: Event) -> list[tuple[Site, str]]:
         """The calls that lead to an event in another function."""
-        return [(site, "called here") for site in event.calls]
+        return [(site, CALLED) for site in event.calls]
 
     def asked_here(self, event: Event) -> Site | None:
         """The call by which this module asks a helper of another module for an event, None where the event is in this
@@ -161,7 +162,7 @@ def analyse(module: SourceModule, project: Project, rules: Sequence[Rule], targe
     found: list[tuple[Rule, Fault]] = []
     for rule in rules:
         if _applies(rule, target):
-            found.extend((rule, fault) for fault in _distinct(rule.check(unit)))
+            found.extend((rule, fault) for fault in _distinct(filter(_is_meant_to_work, rule.check(unit))))
     return arbitrate(found)
 
 
@@ -175,6 +176,12 @@ def prepare(module: SourceModule, project: Project, target: str, rules: Iterable
 
 def _applies(rule: Rule, target: str) -> bool:
     return in_range(target, rule.torch)
+
+
+def _is_meant_to_work(fault: Fault) -> bool:
+    """Whether nobody expects the place of a fault, or a call that leads there, to raise."""
+    sites = (fault.site, *(site for site, note in fault.steps if note == CALLED))
+    return not any(map(is_expected_to_raise, sites))
 
 
 def _distinct(faults: Iterable[Fault]) -> Iterator[Fault]:

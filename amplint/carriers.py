@@ -20,7 +20,6 @@ from amplint.program import (
     call_name,
     parts_of,
     path_of,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def carriers(scope: Scope, given: AbstractSet[str] = frozenset()) -> frozenset[s
     names = set(given)
     while True:
         before = len(names)
-        for stmt in walk(scope.body):
+        for stmt in scope.statements:
             if isinstance(stmt, Assign):
                 if _holds(stmt.value, names):
                     names |= _targets(stmt.target)

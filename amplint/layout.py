@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from amplint.rule import Change, Site
+
+_RAISES = re.compile(r"(?:assert_?)?raises", re.IGNORECASE)
 
 
 def enclosing(site: Site, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
@@ -23,6 +27,18 @@ def function_of(site: Site) -> cst.CSTNode | None:
 def class_of(site: Site) -> cst.CSTNode | None:
     """The class definition that holds a site."""
     return enclosing(site, cst.ClassDef)
+
+
+def is_expected_to_raise(site: Site) -> bool:
+    """Whether a site stands under `pytest.raises`, `assertRaises` and the like: what is wrong there is meant."""
+    node: cst.CSTNode | None = enclosing(site, cst.With, cst.FunctionDef)
+    while isinstance(node, cst.With):
+        managers = [item.item.func for item in node.items if isinstance(item.item, cst.Call)]
+        names = [f.attr.value if isinstance(f, cst.Attribute) else getattr(f, "value", "") for f in managers]
+        if any(isinstance(name, str) and _RAISES.match(name) for name in names):
+            return True
+        node = enclosing(Site(site.module, node), cst.With, cst.FunctionDef)
+    return False
 
 
 def same_function(first: Site, second: Site) -> bool:

@@ -256,5 +256,10 @@ HOOK_NAMES = re.compile(
     re.IGNORECASE,
 )
 
+#: a method that may take a step with what its object has been given
+RUNS = re.compile(
+    r"step|run|train|batch|update|fit|optim|iter|epoch|process|clos|exec|apply|advance|perform|call|do_|backward|minimi"
+)
+
 #: modules that consist of the modules they are given
 CONTAINERS = frozenset({"torch.nn.Sequential", "torch.nn.ModuleList"})

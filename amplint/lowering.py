@@ -45,7 +45,6 @@ from amplint.program import (
     Try,
     Yield,
     path_of,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ class _Lowering:
         scope.words = frozenset(words)
         if self.words:
             self.words[-1] |= words
-        declared = [s.names for s in walk(scope.body) if isinstance(s, Global)]
+        declared = [s.names for s in scope.statements if isinstance(s, Global)]
         scope.outer_names = frozenset(name for names in declared for name in names)
 
     def _nested(self, kind: str, name: str, node: cst.CSTNode, fill: Callable[[Scope], None]) -> Scope:
@@ -174,7 +173,7 @@ class _Lowering:
             scope.decorators = decorators
             scope.prelude = prelude
             scope.body = self._block(node.body.body)
-            scope.is_generator = any(isinstance(s, Yield) for s in walk(scope.body))
+            scope.is_generator = any(isinstance(s, Yield) for s in scope.statements)
 
         scope = self._nested("function", node.name.value, node, fill)
         parent = scope.parent
@@ -186,7 +185,7 @@ class _Lowering:
 
     def _note_bound_attributes(self, owner: Scope, method: Scope) -> None:
         first = method.params[0].name
-        for stmt in walk(method.body):
+        for stmt in method.statements:
             targets: list[Expr] = []
             if isinstance(stmt, Assign):
                 targets = [stmt.target]

@@ -24,7 +24,6 @@ from amplint.program import (
     Stmt,
     Try,
     Yield,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Names:
             known = self._tables[scope] = {}
             for param in scope.params:
                 known.setdefault(param.name, []).append(None)
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 for name, binding in _bindings(stmt):
                     known.setdefault(name, []).append(binding)
             for name in scope.outer_names:

@@ -57,6 +57,7 @@ class Outline:
 
     def __init__(self, text: bytes) -> None:
         self.text = code_of(text.replace(b"\r\n", b"\n")) + b"\n"
+        self._told_of: dict[str, frozenset[str]] = {}
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -97,6 +98,11 @@ class Outline:
         return frozenset(method for method in self._told(name) if not method.startswith("__"))
 
     def _told(self, name: str) -> frozenset[str]:
+        if name not in self._told_of:
+            self._told_of[name] = self._find_told(name)
+        return self._told_of[name]
+
+    def _find_told(self, name: str) -> frozenset[str]:
         parts = {part.name: part for part in self.definitions.get(name, ()) if part.name}
         told = {method for method, part in parts.items() if ANSWERABLE.search(part.text)}
         told |= {method for method, part in parts.items() if not (self.answerable - {name}).isdisjoint(part.words)}

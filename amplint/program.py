@@ -298,10 +298,18 @@ class Scope:
     outer_names: frozenset[str] = frozenset()
     #: every name and attribute that occurs in the source of this scope, nested scopes included
     words: frozenset[str] = frozenset()
+    _statements: tuple[Stmt, ...] | None = field(default=None, init=False, repr=False)
     #: attributes of `self` that a method binds, for classes: attribute -> methods that bind it
     bound_attributes: dict[str, list[str]] = field(default_factory=dict)
     #: names that a class body annotates, in order: the fields of a dataclass or a named tuple
     fields: list[str] = field(default_factory=list)
+
+    @property
+    def statements(self) -> tuple[Stmt, ...]:
+        """Every statement of the body, nested ones too, in source order."""
+        if self._statements is None:
+            self._statements = tuple(walk(self.body))
+        return self._statements
 
     @property
     def is_method(self) -> bool:
@@ -335,12 +343,16 @@ def blocks(stmt: Stmt) -> Iterator[list[Stmt]]:
         yield stmt.body
 
 
+_COMPOUND = frozenset({Branch, Loop, Try, Region})
+
+
 def walk(body: list[Stmt]) -> Iterator[Stmt]:
     """Every statement of a block, nested ones too, in source order."""
     for stmt in body:
         yield stmt
-        for block in blocks(stmt):
-            yield from walk(block)
+        if type(stmt) in _COMPOUND:
+            for block in blocks(stmt):
+                yield from walk(block)
 
 
 #: calls that raise only where the protocol is broken, which is no reason of the user's own
@@ -367,6 +379,13 @@ def path_of(expr: Expr | None) -> str:
     return ""
 
 
+def root_of(expr: Expr) -> str:
+    """The variable at the beginning of an access path: `engine` of `engine.parts[0].step`; "" where there is none."""
+    while isinstance(expr, (Attr, Item)):
+        expr = expr.base
+    return expr.id if isinstance(expr, Name) else ""
+
+
 def call_name(func: Expr) -> str:
     """The last name of what is called: `step` of `self.scaler.step`."""
     if isinstance(func, Attr):
@@ -374,11 +393,16 @@ def call_name(func: Expr) -> str:
     return func.id if isinstance(func, Name) else ""
 
 
+_LEAVES = frozenset({Name, Const})
+
+
 def parts_of(expr: Expr | None) -> Iterator[Expr]:
     """An expression and everything in it."""
     if expr is None:
         return
     yield expr
+    if type(expr) in _LEAVES:
+        return
     if isinstance(expr, Attr):
         yield from parts_of(expr.base)
     elif isinstance(expr, Item):

@@ -120,7 +120,7 @@ class ModuleEnv:
         return frozenset(
             stmt.target.name
             for scope in self.program.scopes
-            for stmt in walk(scope.body)
+            for stmt in scope.statements
             if isinstance(stmt, Assign) and stmt.augmented and isinstance(stmt.target, Attr)
         )
 
@@ -153,7 +153,7 @@ class ModuleEnv:
     @cached_property
     def imports(self) -> tuple[Import, ...]:
         """The imports of the module body, those in `try` and `if` included."""
-        return tuple(s for s in walk(self.program.body.body) if isinstance(s, Import))
+        return tuple(s for s in self.program.body.statements if isinstance(s, Import))
 
     @property
     def assigned(self) -> frozenset[str]:
@@ -164,7 +164,7 @@ class ModuleEnv:
         """Names that a scope's own statements assign one by one."""
         known = self._assigned.get(scope)
         if known is None:
-            names = (s.target.id for s in walk(scope.body) if isinstance(s, Assign) and isinstance(s.target, Name))
+            names = (s.target.id for s in scope.statements if isinstance(s, Assign) and isinstance(s.target, Name))
             known = self._assigned[scope] = frozenset(names) - scope.outer_names
         return known
 
@@ -173,7 +173,7 @@ class ModuleEnv:
         """Names of functions and classes that other modules of the project offer here and that have AMP vocabulary."""
         found: set[str] = set()
         for scope in self.program.scopes:
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 if isinstance(stmt, Import):
                     found |= self.project.offers(self, stmt)
         return frozenset(found)
@@ -184,7 +184,7 @@ class ModuleEnv:
         protocol happens in them."""
         found: set[str] = set()
         for scope in self.program.scopes:
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 if isinstance(stmt, Import):
                     found |= self.project.offered_methods(self, stmt)
         return frozenset(found)
@@ -194,7 +194,7 @@ class ModuleEnv:
         """The classes that other modules offer here of which an object does something of the protocol when called."""
         found: set[str] = set()
         for scope in self.program.scopes:
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 if isinstance(stmt, Import) and stmt.name in self.relevant_imports:
                     if self.project.offers_callable(self, stmt):
                         found.add(stmt.name)
@@ -206,7 +206,7 @@ class ModuleEnv:
         bound = Counter(
             stmt.target.id
             for scope in self.program.scopes
-            for stmt in walk(scope.body)
+            for stmt in scope.statements
             if isinstance(stmt, Assign)
             and isinstance(stmt.target, Name)
             and (scope.kind == "module" or stmt.target.id in scope.outer_names)
@@ -219,8 +219,8 @@ class ModuleEnv:
         classes = {scope.name for scope in self.program.scopes if scope.kind == "class"} | self.relevant_imports
         found: set[str] = set()
         for scope in self.program.scopes:
-            made = {s.result for s in walk(scope.body) if isinstance(s, Call) and call_name(s.func) in classes}
-            for stmt in walk(scope.body) if made else ():
+            made = {s.result for s in scope.statements if isinstance(s, Call) and call_name(s.func) in classes}
+            for stmt in scope.statements if made else ():
                 if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
                     found.add(call_name(stmt.target))
         return frozenset(found - {""})
@@ -231,7 +231,7 @@ class ModuleEnv:
         return frozenset(
             stmt.name
             for scope in self.program.scopes
-            for stmt in walk(scope.body)
+            for stmt in scope.statements
             if isinstance(stmt, Import)
             and stmt.member not in (None, stmt.name)
             and (may_be_event(stmt.member or "") or (stmt.dotted, stmt.member) == ("torch.autograd", "grad"))
@@ -252,8 +252,8 @@ class ModuleEnv:
         for scope in self.program.scopes:
             if constructor not in scope.words:
                 continue
-            made = {s.result for s in walk(scope.body) if isinstance(s, Call) and path_of(s.func).endswith(constructor)}
-            for stmt in walk(scope.body):
+            made = {s.result for s in scope.statements if isinstance(s, Call) and path_of(s.func).endswith(constructor)}
+            for stmt in scope.statements:
                 if isinstance(stmt, Assign) and any(isinstance(e, Name) and e.id in made for e in parts_of(stmt.value)):
                     found.add(path_of(stmt.target).rpartition(".")[2])
         return frozenset(found - {""})
@@ -264,9 +264,9 @@ class ModuleEnv:
         found: set[str] = {*self.called_in_turn}
         for scope in self.relevant:
             # a guard may be a variable that was bound before
-            tests = [stmt.test for stmt in walk(scope.body) if isinstance(stmt, Branch)]
+            tests = [stmt.test for stmt in scope.statements if isinstance(stmt, Branch)]
             tested = {part.id for test in tests for part in parts_of(test) if isinstance(part, Name)}
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 if isinstance(stmt, Assign) and isinstance(stmt.target, Name) and stmt.target.id in tested:
                     found.update(words_of(stmt.value))
                 elif isinstance(stmt, Branch):
@@ -287,7 +287,7 @@ class ModuleEnv:
         found: set[str] = set()
         for scope in self.program.scopes:
             made = calls_in(scope)
-            for loop in walk(scope.body):
+            for loop in scope.statements:
                 holder = gone_through(loop, made) if isinstance(loop, Loop) else None
                 if isinstance(loop, Loop) and isinstance(holder, Attr):
                     elements = {part.id for part in parts_of(loop.target) if isinstance(part, Name)}
@@ -344,10 +344,10 @@ def _roles(scope: Scope) -> dict[str, str]:
     methods: dict[str, set[str]] = {}
     schedulers: set[str] = set()
     stepped_in_turn: set[str] = set()
-    made = {s.result for s in walk(scope.body) if isinstance(s, Call) and _SCHEDULER_CLASS.search(path_of(s.func))}
+    made = {s.result for s in scope.statements if isinstance(s, Call) and _SCHEDULER_CLASS.search(path_of(s.func))}
     stepped: set[str] = set()
     called: set[str] = set()
-    for stmt in walk(scope.body):
+    for stmt in scope.statements:
         if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
             schedulers.add(path_of(stmt.target))
         elif isinstance(stmt, Loop) and isinstance(stmt.target, Name) and _SCHEDULERS.search(path_of(stmt.iterable)):
@@ -409,7 +409,7 @@ def _roles(scope: Scope) -> dict[str, str]:
         }:
             roles[path] = "model"
     scalers = {path for path, role in roles.items() if role == "scaler"}
-    for stmt in walk(scope.body):
+    for stmt in scope.statements:
         if (
             isinstance(stmt, Call)
             and isinstance(stmt.func, Attr)

@@ -225,7 +225,7 @@ def is_asserted_absent(unit: Unit, scaler: Scaler) -> bool:
     is set up, and a path through its training does not know it."""
     site = unit.site_of(scaler)
     owner = class_of(site) if site is not None else None
-    return site is not None and owner is not None and _ABSENT.search(site.module.segment(owner)) is not None
+    return site is not None and owner is not None and _ABSENT.search(site.module.rough_text(owner)) is not None
 
 
 def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> str:

@@ -45,6 +45,7 @@ from amplint.program import (
     may_raise,
     parts_of,
     path_of,
+    root_of,
     walk,
 )
 
@@ -332,7 +333,7 @@ def _fills_callbacks(scope: Scope, env: ModuleEnv) -> bool:
 
 def _own(scope: Scope) -> Iterator[Stmt]:
     yield from walk(scope.prelude)
-    yield from walk(scope.body)
+    yield from scope.statements
 
 
 def may_be_event(name: str) -> bool:
@@ -455,6 +456,8 @@ class _Slice:
         #: results of the calls that are kept for their own sake
         self.made: set[str] = set()
         self.roles = env.roles.get(scope, {})
+        self.parameters = {param.name for param in scope.params}
+        self.entrusted = self._entrusted()
         # an object's attributes are read elsewhere
         self.is_setup = scope.kind != "function" or scope.name in (
             "__init__",
@@ -566,6 +569,10 @@ class _Slice:
                 return True
         if path in self.roles and self.roles[path] == "model":
             return True
+        if root_of(stmt.func) in self.entrusted and (isinstance(stmt.func, Name) or library.RUNS.search(name)):
+            return True
+        if path in self.parameters and library.RUNS.search(name):
+            return True
         if path == f"self.{name}" and self._inherits(name):
             return True
         for arg in () if _only_looks(stmt) else stmt.args:
@@ -573,12 +580,24 @@ class _Slice:
             if any(isinstance(e, (Name, Attr)) and call_name(e) in self.env.relevant_names for e in held):
                 # a function that is handed on will be called
                 return True
-            for argument in map(path_of, held):
-                if argument and (
-                    argument == "self" or self.roles.get(argument) in ("scaler", "optimizer") or "scaler" in argument
-                ):
-                    return True
+            if any(path_of(argument) == "self" or self._is_stepper(argument) for argument in held):
+                return True
         return path.startswith("self.") and bool(library.HOOK_NAMES.search(name)) and name not in _COMMON
+
+    def _entrusted(self) -> frozenset[str]:
+        """Variables whose objects are given a scaler or an optimizer: in an attribute, or by a call."""
+        found: set[str] = set()
+        for stmt in self.scope.statements:
+            if isinstance(stmt, Assign) and isinstance(stmt.target, (Attr, Item)) and self._is_stepper(stmt.value):
+                found.add(root_of(stmt.target))
+            elif isinstance(stmt, Call) and any(self._is_stepper(arg.value) for arg in stmt.args):
+                found.add(root_of(stmt.func) if isinstance(stmt.func, Attr) else "")
+        return frozenset(found - {"", "self"})
+
+    def _is_stepper(self, value: Expr) -> bool:
+        """Whether an expression names a scaler or an optimizer."""
+        path = path_of(value)
+        return bool(path) and (self.roles.get(path) in ("scaler", "optimizer") or "scaler" in path)
 
     def _is_given_function(self, name: str) -> bool:
         """Whether a name is a parameter of the function around this one, in which a decorator gets its function."""
@@ -621,7 +640,7 @@ class _Slice:
                 return True
             return self.scope.kind == "module" and target.id in self.env.global_words
         if isinstance(target, Attr):
-            if self.is_setup:
+            if self.is_setup or root_of(target) in self.entrusted:
                 return True
             return target.name in self.env.attribute_words or _writes_gradient(target)
         if isinstance(target, Item):

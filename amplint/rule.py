@@ -29,6 +29,8 @@ Confirmation = Literal["raise", "grad", "state", "own", "–"]
 
 #: what a step says of the place in a helper that does the harm, where the fault is at the call that asks for it
 READ_IN_HELPER = "read here"
+#: how a step of a fault says that it is a call on the way there
+CALLED = "called here"
 HOOKED_IN_HELPER = "the hook is registered here"
 
 DOCS_URL = "https://amplint.readthedocs.io/rules/"

@@ -153,6 +153,15 @@ class SourceModule:
         code_range = self._range(node)
         return self.text[self._offset(code_range.start) : self._offset(code_range.end)]
 
+    def rough_text(self, node: cst.CSTNode) -> str:
+        """What a node says, for a look at its words: with its parentheses, without the indentation and the comments
+        around it. Unlike `segment` it needs no positions, which are there for findings alone."""
+        if isinstance(node, cst.SimpleStatementLine):
+            return "; ".join(map(self.rough_text, node.body))
+        if isinstance(node, cst.BaseCompoundStatement):
+            node = node.with_changes(leading_lines=())
+        return self.tree.code_for_node(node)
+
     def offset(self, line: int, column: int) -> int:
         """The index in `text` of a 1-based line and column of `text`."""
         starts = self.line_starts

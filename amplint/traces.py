@@ -146,7 +146,7 @@ def _drives(scope: Scope, imports: frozenset[str]) -> bool:
         bool(called)
         and (
             any(map(TELLING.search, scope.words))
-            or any(isinstance(stmt, Loop) and stmt.kind != "comprehension" for stmt in walk(scope.body))
+            or any(isinstance(stmt, Loop) and stmt.kind != "comprehension" for stmt in scope.statements)
         )
     )
 
@@ -418,7 +418,7 @@ def _know_optimizers(env: ModuleEnv, scope: Scope, state: Machine) -> None:
     The function's first backward would else reach one that nothing names, and each of them would be it.
     """
     local = {param.name for param in scope.params}
-    local |= {s.target.id for s in walk(scope.body) if isinstance(s, Assign) and isinstance(s.target, Name)}
+    local |= {s.target.id for s in scope.statements if isinstance(s, Assign) and isinstance(s.target, Name)}
     named = [
         value
         for name, value in state.frames[-env.number].items()

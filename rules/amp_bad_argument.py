@@ -11,7 +11,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.names import names_of
 from amplint.needles import MENTIONED, RENAMED, spaced
-from amplint.program import Assign, Attr, Branch, Call, Name, Op, Param, parts_of, path_of, walk
+from amplint.program import Assign, Attr, Branch, Call, Name, Op, Param, parts_of, path_of
 from amplint.program import Const as Literal
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.target import OLDEST
@@ -274,8 +274,8 @@ def _bound(unit: Unit, instance: Instance, attribute: str) -> Iterator[Value]:
         scope = cls.scope.children.get(method)
         if scope is None:
             continue
-        calls = {stmt.result: stmt for stmt in walk(scope.body) if isinstance(stmt, Call)}
-        for stmt in walk(scope.body):
+        calls = {stmt.result: stmt for stmt in scope.statements if isinstance(stmt, Call)}
+        for stmt in scope.statements:
             if not (isinstance(stmt, Assign) and isinstance(stmt.target, Attr) and stmt.target.name == attribute):
                 continue
             expr = stmt.value
@@ -361,7 +361,7 @@ def _tested(unit: Unit) -> frozenset[str]:
     if known is None:
         found = set()
         for scope in unit.env.program.scopes:
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 if isinstance(stmt, Branch):
                     for part in parts_of(stmt.test):
                         if part is stmt.test or (isinstance(part, Op) and part.op == "not"):

@@ -11,7 +11,7 @@ import libcst as cst
 from amplint import guards
 from amplint.finding import Confidence, Severity
 from amplint.layout import function_of, same_function
-from amplint.program import Assign, Loop, Name, Region, parts_of, walk
+from amplint.program import Assign, Loop, Name, Region, parts_of
 from amplint.rule import Fault, Rule, Site
 from amplint.values import TRUE, AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
 
@@ -257,7 +257,7 @@ def _is_undefined(unit: Unit, scaler: Value | None) -> bool:
     name, program = origin.parts[2], unit.env.program
     if any(stmt.member == "*" for stmt in unit.env.imports) or any(name in s.outer_names for s in program.scopes):
         return False
-    targets = (stmt.target for stmt in walk(program.body.body) if isinstance(stmt, (Assign, Loop, Region)))
+    targets = (stmt.target for stmt in program.body.statements if isinstance(stmt, (Assign, Loop, Region)))
     return not any(isinstance(part, Name) and part.id == name for target in targets for part in parts_of(target))
 
 

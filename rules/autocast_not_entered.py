@@ -12,7 +12,7 @@ from amplint.layout import enclosing
 from amplint.library import role
 from amplint.names import Names, names_of
 from amplint.needles import MENTIONED, RENAMED, directly_behind, spaced
-from amplint.program import Call, Evaluate, Expr, Region, Scope, walk
+from amplint.program import Call, Evaluate, Expr, Region, Scope
 from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class AutocastNotEntered(Rule):
         """Yield the faults of one analysed module."""
         names = names_of(unit.env)
         for scope in unit.env.program.scopes:
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 site = Site(unit.source, stmt.node) if isinstance(stmt, (Call, Evaluate, Region)) else None
                 if (
                     isinstance(stmt, Call)
@@ -176,8 +176,6 @@ def _decorators(unit: Unit, names: Names, scope: Scope) -> Iterator[Fault]:
 
 
 def _probes(site: Site) -> bool:
-    """Whether a call is there to see if it raises: in a `try`, or under `pytest.raises` and the like."""
+    """Whether a call is there to see if it raises, in a `try`."""
     around = enclosing(site, cst.Try, cst.With, cst.FunctionDef)
-    if isinstance(around, cst.With):
-        return any("raises" in site.module.segment(item.item).lower() for item in around.items)
     return isinstance(around, cst.Try) and bool(around.handlers) and enclosing(site, cst.IndentedBlock) is around.body

@@ -152,7 +152,7 @@ def _makes_a_context(site: Site) -> bool:
     """Whether the function of a `yield` is made into a context manager (or a fixture, which is used like one)."""
     function = function_of(site)
     decorators = function.decorators if isinstance(function, cst.FunctionDef) else ()
-    return any(word in site.module.segment(d) for d in decorators for word in ("contextmanager", "fixture"))
+    return any(word in site.module.rough_text(d) for d in decorators for word in ("contextmanager", "fixture"))
 
 
 def _recursive(unit: Unit) -> Iterator[Fault]:
@@ -167,7 +167,7 @@ def _recursive(unit: Unit) -> Iterator[Fault]:
             found = names.of(call.func, outer)
             if not found or any(role(name) not in ("autocast", "device_autocast") for name in found):
                 continue
-            again = next((s for s in walk(scope.body) if isinstance(s, Call) and _calls(s, scope)), None)
+            again = next((s for s in scope.statements if isinstance(s, Call) and _calls(s, scope)), None)
             if again is not None:
                 yield Fault(
                     Site(unit.source, scope.node),

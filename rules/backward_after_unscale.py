@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.needles import SCALES, UNSCALES
 from amplint.protocol import same_round
-from amplint.rule import Fault, Rule
+from amplint.rule import CALLED, Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -121,7 +121,7 @@ class BackwardAfterUnscale(Rule):
                     "scaled gradients are added to gradients that are already unscaled",
                     (
                         (unscaled.site, "unscaled here"),
-                        *((site, "called here") for site in unscaled.calls),
+                        *((site, CALLED) for site in unscaled.calls),
                         *unit.call_steps(event),
                         (step.site, "the step does not divide again"),
                     ),

@@ -165,7 +165,7 @@ _STATE_OF_SCALER = re.compile(r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(")
 def _asks_beside(site: Site) -> bool:
     """Whether the function that puts a checkpoint together asks a scaler for its state as well, where there is one."""
     function = function_of(site)
-    return function is not None and _STATE_OF_SCALER.search(site.module.segment(function)) is not None
+    return function is not None and _STATE_OF_SCALER.search(site.module.rough_text(function)) is not None
 
 
 def _driven(unit: Unit) -> dict[Value, Event]:
@@ -243,7 +243,7 @@ def _without_argument(event: Event, site: Site) -> Site:
 def _hands_scaler(call: Site) -> bool:
     """Whether a call is given a scaler, by the names of its arguments."""
     arguments = call.node.args if isinstance(call.node, cst.Call) else ()
-    return any("scaler" in call.module.segment(argument).lower() for argument in arguments)
+    return any("scaler" in call.module.rough_text(argument).lower() for argument in arguments)
 
 
 def _takes_scaler(function: cst.FunctionDef, module: SourceModule) -> bool:
@@ -255,7 +255,7 @@ def _takes_scaler(function: cst.FunctionDef, module: SourceModule) -> bool:
     if rest is None:
         return False
     handed_on = rf"(\.update\(\s*(\*\*)?|[(,{{]\s*\*\*)\s*{rest.name.value}\b"
-    return re.search(handed_on, module.segment(function.body)) is not None
+    return re.search(handed_on, module.rough_text(function.body)) is not None
 
 
 def _literal(event: Event) -> Site | None:

@@ -194,7 +194,7 @@ def _decorated(names: Names, method: Scope, name: str) -> bool:
 
 def _multiplies(names: Names, method: Scope) -> bool:
     """Whether a method holds an operator that autocast runs in 16 bit, or hands tensors to an extension."""
-    for stmt in walk(method.body):
+    for stmt in method.statements:
         if any(isinstance(part, Op) and part.op == "@" for expr in expressions_of(stmt) for part in parts_of(expr)):
             return True
         if isinstance(stmt, Call):

@@ -168,7 +168,7 @@ def _handed_on(unit: Unit) -> Iterator[Fault]:
     if not old:
         return
     for scope in unit.env.program.scopes:
-        for call in (*walk(scope.prelude), *walk(scope.body)):
+        for call in (*walk(scope.prelude), *scope.statements):
             if isinstance(call, Call) and isinstance(call.func, Name) and call.func.id in old:
                 node = call.node
                 yield Fault(

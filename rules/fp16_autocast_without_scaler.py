@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.layout import function_of
 from amplint.needles import ENABLES, TRAINS
-from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of, walk
+from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of
 from amplint.regions import dtype_of
 from amplint.rule import Fault, Rule
 from amplint.states import Entered
@@ -218,7 +218,7 @@ def _scaler_names(env: ModuleEnv) -> tuple[set[str], set[str]]:
     used: set[str] = set()
     for scope in env.program.scopes:
         results: set[str] = set()
-        for stmt in walk(scope.body):
+        for stmt in scope.statements:
             if isinstance(stmt, Call) and path_of(stmt.func).rpartition(".")[2] == "GradScaler":
                 results.add(stmt.result)
                 continue

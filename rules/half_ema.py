@@ -25,7 +25,6 @@ from amplint.program import (
     call_name,
     parts_of,
     path_of,
-    walk,
 )
 from amplint.rule import Fault, Rule, Site
 
@@ -188,8 +187,8 @@ class _Scan:
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.calls = {s.result: s for s in walk(scope.body) if isinstance(s, Call)}
-        self.loops = {s.collect: s for s in walk(scope.body) if isinstance(s, Loop) and s.collect}
+        self.calls = {s.result: s for s in scope.statements if isinstance(s, Call)}
+        self.loops = {s.collect: s for s in scope.statements if isinstance(s, Loop) and s.collect}
 
     def chain(self, expr: Expr | None) -> Iterator[Call]:
         """The calls of `copy.deepcopy(model).half().eval()`, last one first."""
@@ -219,7 +218,7 @@ def _kept_in_half(unit: Unit, scope: Scope) -> Iterator[_Average]:
     scan = _Scan(scope)
     made: set[str] = set()
     in_half: dict[str, cst.CSTNode] = {}
-    for stmt in walk(scope.body):
+    for stmt in scope.statements:
         if isinstance(stmt, Assign):
             path = path_of(stmt.target)
             calls = list(scan.chain(stmt.value))
@@ -274,7 +273,7 @@ def _updated(scope: Scope) -> Iterator[tuple[str, Call | Assign]]:
     """What is changed in place step by step: the elements that a loop walks over, items, or a model as a whole."""
     scan = _Scan(scope)
     elements: dict[str, list[str]] = {}
-    for stmt in walk(scope.body):
+    for stmt in scope.statements:
         if isinstance(stmt, Loop) and stmt.target is not None:
             sources = list(_sources(scan, stmt.iterable))
             targets = list(stmt.target.items) if isinstance(stmt.target, Seq) else [stmt.target]
@@ -282,7 +281,7 @@ def _updated(scope: Scope) -> Iterator[tuple[str, Call | Assign]]:
                 if isinstance(target, Name):
                     paired = sources[position : position + 1] if len(sources) == len(targets) else sources
                     elements.setdefault(target.id, []).extend(paired)
-    for stmt in walk(scope.body):
+    for stmt in scope.statements:
         if isinstance(stmt, Assign) and isinstance(stmt.target, Attr) and stmt.target.name == "data":
             # `e.data = decay * e.data + ...`
             path = path_of(stmt.target)

@@ -11,7 +11,7 @@ from amplint.finding import Severity
 from amplint.guards import linear
 from amplint.layout import block_of, enclosing
 from amplint.needles import SCALES
-from amplint.program import Assign, Attr, walk
+from amplint.program import Assign, Attr
 from amplint.protocol import counts_batches
 from amplint.rule import Fault, Rule, Site
 from amplint.values import AttrOf, Const, OpV, Sym, Value
@@ -190,7 +190,7 @@ def _attributes_set_in(env: ModuleEnv) -> frozenset[str]:
             stmt.target.name
             for scope in env.program.scopes
             if scope.name != "__init__"
-            for stmt in walk(scope.body)
+            for stmt in scope.statements
             if isinstance(stmt, Assign) and not stmt.augmented and isinstance(stmt.target, Attr)
         )
     return known

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint import library
 from amplint.finding import Confidence, Severity
 from amplint.names import names_of
-from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of, walk
+from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of
 from amplint.rule import Fault, Rule, Site
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class PrivateScalerState(Rule):
         constructed = _constructed(unit)
         for scope in unit.env.program.scopes:
             roles = unit.env.roles[scope]
-            for stmt in walk(scope.body):
+            for stmt in scope.statements:
                 for part in (part for expr in expressions_of(stmt) for part in parts_of(expr)):
                     if not isinstance(part, Attr) or part.name not in _PRIVATE or part.node is None:
                         continue
@@ -121,7 +121,7 @@ def _constructed(unit: Unit) -> dict[Scope, set[str]]:
     found: dict[Scope, set[str]] = {}
     for scope in unit.env.program.scopes:
         made: set[str] = set()
-        for stmt in walk(scope.body):
+        for stmt in scope.statements:
             if isinstance(stmt, Call) and {library.role(name) for name in names.of(stmt.func, scope)} == {"scaler"}:
                 made.add(stmt.result)
             elif isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:

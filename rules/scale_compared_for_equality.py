@@ -82,8 +82,9 @@ class ScaleComparedForEquality(Rule):
     ```
 
     ## Known limits
-    Comparisons by `<`, `<=`, `>` and `>=` are silent, and so are comparisons with a constant. Scales that are read
-    with the scaler's internals are not recognised.
+    Comparisons by `<`, `<=`, `>` and `>=` are silent, and so are comparisons with a constant, assertions, and
+    comparisons that only decide whether the new scale is logged. Scales that are read with the scaler's internals are
+    not recognised.
 
     ## Fix safety
     Safe for comparisons: `==` becomes `>=` and `!=` becomes `<`, or the mirrored sign when the newer scale stands on
@@ -173,7 +174,7 @@ def _comparison(unit: Unit, node: cst.Comparison, origins: _Origins) -> Iterator
         return
     left = origins.call(node.left, "get_scale", node)
     right = origins.call(node.comparisons[0].comparator, "get_scale", node)
-    if left is None or right is None or left is right:
+    if left is None or right is None or left is right or _is_only_told(unit.source, node):
         return
     for older, newer in ((left, right), (right, left)):
         if _begin(unit, newer) < _begin(unit, older) < _end(unit, node):
@@ -197,6 +198,40 @@ def _comparison(unit: Unit, node: cst.Comparison, origins: _Origins) -> Iterator
             _fix(unit.source, node, is_equal, newer is left),
         )
         return
+
+
+#: calls that show something to people
+_TELLS = re.compile(r"print|log|info|debug|warn|scalar|write|record|echo|postfix|track", re.IGNORECASE)
+#: words of who takes a changed scale for a skipped step
+_MEANS_SKIPPED = re.compile(r"skip|overflow|\binf|\bnan|drop", re.IGNORECASE)
+
+
+def _is_only_told(module: SourceModule, node: cst.CSTNode) -> bool:
+    """Whether that the scale changed is all that a comparison says: it is asserted, logged, or decides what is."""
+    parent = module.parent(node)
+    while isinstance(parent, (cst.BooleanOperation, cst.DictElement, cst.Dict, cst.Arg)):
+        parent = module.parent(parent)
+    if isinstance(parent, cst.Assert):
+        return True
+    if isinstance(parent, cst.If):
+        told = parent.orelse is None and all(map(_tells, parent.body.body))
+    else:
+        told = isinstance(parent, cst.Call) and _TELLS.search(_last_name(parent.func)) is not None
+    return told and parent is not None and _MEANS_SKIPPED.search(module.rough_text(parent)) is None
+
+
+def _tells(statement: cst.CSTNode) -> bool:
+    """Whether a statement shows something, or keeps the new scale in mind."""
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    values = [part.value for part in statement.body if isinstance(part, (cst.Expr, cst.Assign))]
+    calls = [value for value in values if isinstance(value, cst.Call)]
+    names = [_last_name(call.func) for call in calls]
+    return len(names) == len(statement.body) and all(n == "get_scale" or _TELLS.search(n) for n in names)
+
+
+def _last_name(func: cst.BaseExpression) -> str:
+    return func.attr.value if isinstance(func, cst.Attribute) else _path(func)
 
 
 def _division(unit: Unit, node: cst.BinaryOperation, origins: _Origins) -> Iterator[Fault]:

@@ -21,6 +21,7 @@ from amplint.layout import (
 )
 from amplint.needles import SCALES
 from amplint.protocol import consumed_scaled
+from amplint.quotients import falls_out
 from amplint.rule import READ_IN_HELPER, Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, Const, Grad, Value, computed_from_gradients
 
@@ -93,9 +94,10 @@ class ScaledGradientRead(Rule):
 
     ## Known limits
     Silent are uses that are right on scaled gradients too: tests for `None`, `isnan`, `isinf` and `isfinite`, an
-    all-reduce, a division by the world size or the number of micro-batches, a division by `scaler.get_scale()`, and
-    reads after `scaler.step`. Of a helper in another module that only looks at gradients, the call is reported. A read
-    in a function that amplint cannot resolve is not reported. Clipping is AMP201.
+    all-reduce, a division by the world size or the number of micro-batches, a division by `scaler.get_scale()`, a
+    gradient divided by its own norm, and reads after `scaler.step`. Of a helper in another module that only looks at
+    gradients, the call is reported. A read in a function that amplint cannot resolve is not reported. Clipping is
+    AMP201.
 
     ## Fix safety
     Unsafe: `scaler.unscale_(optimizer)` before the use gives it true gradients, but what was tuned on scaled gradients
@@ -122,6 +124,7 @@ class ScaledGradientRead(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         measuring = _measuring(unit)
+        readings = {id(event.site.node) for _, _, event in unit.events("grad_read")}
         for trace, position, event in unit.events("grad_read", "grad_write", "clip"):
             harm = _harm(event)
             if harm is None or _undone(trace, event) or event.site.identity in measuring:
@@ -131,6 +134,8 @@ class ScaledGradientRead(Rule):
                 continue
             gradients, consumer = met
             assert gradients.last is not None
+            if event.kind == "grad_read" and falls_out(event.site, readings):
+                continue
             if event.kind == "grad_read" and (_clipped_next(trace, position, consumer) or _clamps(trace, position)):
                 # what is read serves the clip that follows, and that is what has to change
                 continue
@@ -174,7 +179,7 @@ def _asked(unit: Unit, event: Event) -> Site | None:
 def _fetches(site: Site) -> bool:
     """Whether the function around a site gets hold of gradients by itself."""
     function = function_of(site)
-    return function is None or ".grad" in site.module.segment(function)
+    return function is None or ".grad" in site.module.rough_text(function)
 
 
 #: right under any scale: tests for infinities, copies, communication, and what does not look at the values
@@ -183,6 +188,11 @@ _INDIFFERENT = frozenset(
         "isnan",
         "isinf",
         "isfinite",
+        "argmax",
+        "argmin",
+        "argsort",
+        "cosine_similarity",
+        "normalize",
         "any",
         "all",
         "nonzero",
@@ -286,7 +296,7 @@ def _undone(trace: Trace, event: Event) -> bool:
 def _own_text(site: Site) -> str:
     """The text of the statement around a site, without the block of a compound statement."""
     statement = site.module.statement(site.node)
-    text = site.module.segment(statement)
+    text = site.module.rough_text(statement)
     return text if isinstance(statement, cst.SimpleStatementLine) else text.partition("\n")[0]
 
 

@@ -10,7 +10,7 @@ from amplint import library
 from amplint.finding import Confidence, Severity
 from amplint.names import names_of
 from amplint.needles import spaced
-from amplint.program import Assign, Attr, Call, Name, walk
+from amplint.program import Assign, Attr, Call, Name
 from amplint.program import Const as Literal
 from amplint.rule import Fault, Rule, Site
 from amplint.values import FALSE, AttrOf, Const, Framework, ItemOf, Result
@@ -303,7 +303,7 @@ def _inside_modules(unit: Unit) -> Iterator[Fault]:
 
 
 def _calls(scope: Scope) -> Iterator[Call]:
-    return (stmt for stmt in walk(scope.body) if isinstance(stmt, Call))
+    return (stmt for stmt in scope.statements if isinstance(stmt, Call))
 
 
 def _left_to_lightning(cls: Scope, names: Names) -> bool:
@@ -325,7 +325,7 @@ def _disabled(call: Call) -> bool:
 def _is_manual(cls: Scope) -> bool:
     """Whether a Lightning module optimizes by itself."""
     for scope in (cls, *cls.children.values()):
-        for stmt in walk(scope.body):
+        for stmt in scope.statements:
             if isinstance(stmt, Assign) and isinstance(stmt.target, (Attr, Name)):
                 target = stmt.target.name if isinstance(stmt.target, Attr) else stmt.target.id
                 if target == "automatic_optimization":

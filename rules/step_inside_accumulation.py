@@ -10,7 +10,7 @@ from amplint.finding import Severity
 from amplint.guards import describe
 from amplint.layout import function_of
 from amplint.needles import SCALES
-from amplint.program import Op, Scope, expressions_of, parts_of, path_of, walk
+from amplint.program import Op, Scope, expressions_of, parts_of, path_of
 from amplint.protocol import counts_batches, is_flag, same_round
 from amplint.rule import Fault, Rule
 from amplint.values import Const, OpV, Value, parts_of_value
@@ -208,7 +208,7 @@ def _scopes(unit: Unit) -> Iterator[Scope]:
 
 def _operands(scope: Scope, operator: str) -> Iterator[str]:
     """The names to the right of an operator in a scope."""
-    for stmt in walk(scope.body):
+    for stmt in scope.statements:
         for expr in expressions_of(stmt):
             for part in parts_of(expr):
                 if isinstance(part, Op) and part.op == operator and len(part.args) == 2:

@@ -41,6 +41,8 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from amplint.effects.dispatch import Effects
     from amplint.machine import CallOutcome, Machine
 
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 _BENIGN_EXT = re.compile(
     r"^(torch\.(?!amp|autograd|cuda\.amp)|numpy|math|random|os|json|logging|wandb|time|tqdm|copy|itertools|functools|print$)"
 )
+
+#: a method that stores what it is given
+_KEEPS = re.compile(r"register|append|add|attach|set|insert|init|extend")
 
 
 @cache
@@ -137,11 +142,53 @@ class Unknown:
                 if signal is None:
                     self.x.calls.invoke(value, [], {}, site, after, None)
 
+    def entrust(self, holder: Value, values: Iterable[Value], state: Machine) -> None:
+        """Note that something unknown has been given scalers or optimizers, to use whenever it is called."""
+        while isinstance(holder, (AttrOf, ItemOf)):
+            holder = holder.parts[0]
+        if isinstance(holder, (Sym, Result)):
+            known = state.heap.get((holder, "#holds"), ())
+            new = (value for value in values if value not in known and self._can_step(value, state))
+            state.heap[(holder, "#holds")] = (*known, *new)
+
+    def _can_step(self, value: Value, state: Machine) -> bool:
+        """Whether a value is a scaler or an optimizer, or holds one."""
+        held = self.effects.containers.contents(value, state) if isinstance(value, (Sequence, ListV, DictV)) else ()
+        return any(isinstance(part, (Scaler, Optimizer)) for part in (value, *held))
+
+    def _entrusted(self, callee: Value, name: str, state: Machine) -> Iterator[Value]:
+        """What the holder of a function, or what made it, has been given before."""
+        if isinstance(callee, AttrOf) and not library.RUNS.search(name):
+            return
+        while True:
+            yield from state.heap.get((callee, "#holds"), ())
+            if isinstance(callee, Result):
+                yield from callee.args
+                callee = callee.callee
+            elif isinstance(callee, (AttrOf, ItemOf)):
+                callee = callee.parts[0]
+            else:
+                return
+
+    @staticmethod
+    def _lasting(state: Machine) -> list[Scaler]:
+        """The scalers in attributes of objects and in variables of modules."""
+        variables = (value for number, frame in state.frames.items() if number < 0 for value in frame.values())
+        return [value for value in (*state.heap.values(), *variables) if isinstance(value, Scaler)]
+
     def _hand_over(self, callee: Value, name: str, arguments: list[Value], state: Machine) -> None:
         """Forget what is known of scalers and optimizers that an unknown call gets hold of."""
         receiver = callee.base if isinstance(callee, AttrOf) else callee.self if isinstance(callee, Func) else None
         if isinstance(callee, Ext) and _BENIGN_EXT.search(callee.dotted):
             return
+        for value in self._entrusted(callee, name, state):
+            self._lose(value, state, 0)
+        if isinstance(callee, Sym) and library.RUNS.search(name):
+            # a function that was handed over may know what lasts longer than the call
+            for scaler in self._lasting(state):
+                self.effects.scaling.lose_scaler(scaler, state)
+        if receiver is not None and (_KEEPS.search(name) or not _is_harmless(name)):
+            self.entrust(receiver, arguments, state)
         if not _is_harmless(name):
             for value in arguments:
                 self._lose(value, state, 0)

@@ -161,6 +161,7 @@ class Binding:
                     state.heap.pop((choice, "grad"), None)
                 elif kept:
                     state.heap[(choice, target.name)] = value
+                    self.x.effects.unknown.entrust(choice, (value,), state)
         elif isinstance(target, Item):
             base, index = self.x.expressions.value(target.base, state), self.x.expressions.value(target.index, state)
             self.x.effects.gradients.item_bound(base, index, value, state, stmt)
@@ -172,6 +173,7 @@ class Binding:
                     state.heap[(base, "#open")] = True
             else:
                 state.heap[(base, ("item", index))] = value
+                self.x.effects.unknown.entrust(base, (value,), state)
         elif isinstance(target, Seq):
             known = self.x.loops.items_of(value, state)
             for position, inner in enumerate(target.items):

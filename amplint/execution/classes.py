@@ -14,7 +14,6 @@ from amplint.program import (
     Scope,
     Seq,
     path_of,
-    walk,
 )
 from amplint.program import (
     Const as ConstE,
@@ -245,8 +244,8 @@ class Classes:
     ) -> tuple[Value, dict[Any, Any]] | None:
         """The same for a method that is too long to be run: the statement `self.name = SomeClass(...)` by itself, with
         arguments of which nothing is known."""
-        calls = {stmt.result: stmt for stmt in walk(method.body) if isinstance(stmt, Call)}
-        for stmt in walk(method.body):
+        calls = {stmt.result: stmt for stmt in method.statements if isinstance(stmt, Call)}
+        for stmt in method.statements:
             if (
                 not isinstance(stmt, Assign)
                 or path_of(stmt.target) != f"self.{name}"
