@@ -580,24 +580,33 @@ class _Slice:
             if any(isinstance(e, (Name, Attr)) and call_name(e) in self.env.relevant_names for e in held):
                 # a function that is handed on will be called
                 return True
-            if any(path_of(argument) == "self" or self._is_stepper(argument) for argument in held):
+            if any(
+                path_of(argument) == "self"
+                or self.roles.get(path_of(argument)) == "optimizer"
+                or self._is_scaler(argument)
+                for argument in held
+            ):
                 return True
         return path.startswith("self.") and bool(library.HOOK_NAMES.search(name)) and name not in _COMMON
 
     def _entrusted(self) -> frozenset[str]:
-        """Variables whose objects are given a scaler or an optimizer: in an attribute, or by a call."""
+        """Variables whose objects are given a scaler: when they are made, in an attribute, or by a call."""
         found: set[str] = set()
         for stmt in self.scope.statements:
-            if isinstance(stmt, Assign) and isinstance(stmt.target, (Attr, Item)) and self._is_stepper(stmt.value):
-                found.add(root_of(stmt.target))
-            elif isinstance(stmt, Call) and any(self._is_stepper(arg.value) for arg in stmt.args):
+            if isinstance(stmt, Assign):
+                made = self.calls.get(root_of(stmt.value))
+                if (isinstance(stmt.target, (Attr, Item)) and self._is_scaler(stmt.value)) or (
+                    made is not None and any(self._is_scaler(arg.value) for arg in made.args)
+                ):
+                    found.add(root_of(stmt.target))
+            elif isinstance(stmt, Call) and any(self._is_scaler(arg.value) for arg in stmt.args):
                 found.add(root_of(stmt.func) if isinstance(stmt.func, Attr) else "")
         return frozenset(found - {"", "self"})
 
-    def _is_stepper(self, value: Expr) -> bool:
-        """Whether an expression names a scaler or an optimizer."""
+    def _is_scaler(self, value: Expr) -> bool:
+        """Whether an expression names a scaler."""
         path = path_of(value)
-        return bool(path) and (self.roles.get(path) in ("scaler", "optimizer") or "scaler" in path)
+        return bool(path) and (self.roles.get(path) == "scaler" or "scaler" in path)
 
     def _is_given_function(self, name: str) -> bool:
         """Whether a name is a parameter of the function around this one, in which a decorator gets its function."""

@@ -41,7 +41,7 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from amplint.effects.dispatch import Effects
     from amplint.machine import CallOutcome, Machine
@@ -142,19 +142,21 @@ class Unknown:
                 if signal is None:
                     self.x.calls.invoke(value, [], {}, site, after, None)
 
-    def entrust(self, holder: Value, values: Iterable[Value], state: Machine) -> None:
-        """Note that something unknown has been given scalers or optimizers, to use whenever it is called."""
+    def entrust(self, holder: Value, values: Collection[Value], state: Machine) -> None:
+        """Note that something unknown has been given a scaler, to use whenever it is called."""
         while isinstance(holder, (AttrOf, ItemOf)):
             holder = holder.parts[0]
-        if isinstance(holder, (Sym, Result)):
+        if isinstance(holder, (Sym, Result)) and self._with_scaler(values, state):
             known = state.heap.get((holder, "#holds"), ())
-            new = (value for value in values if value not in known and self._can_step(value, state))
-            state.heap[(holder, "#holds")] = (*known, *new)
+            state.heap[(holder, "#holds")] = (*known, *(value for value in values if value not in known))
 
-    def _can_step(self, value: Value, state: Machine) -> bool:
-        """Whether a value is a scaler or an optimizer, or holds one."""
-        held = self.effects.containers.contents(value, state) if isinstance(value, (Sequence, ListV, DictV)) else ()
-        return any(isinstance(part, (Scaler, Optimizer)) for part in (value, *held))
+    def _with_scaler(self, values: Collection[Value], state: Machine) -> bool:
+        """Whether a scaler is among some values, or in a container that is."""
+        return any(
+            isinstance(part, Scaler)
+            for value in values
+            for part in (value, *self.effects.containers.contents(value, state))
+        )
 
     def _entrusted(self, callee: Value, name: str, state: Machine) -> Iterator[Value]:
         """What the holder of a function, or what made it, has been given before."""
@@ -163,7 +165,7 @@ class Unknown:
         while True:
             yield from state.heap.get((callee, "#holds"), ())
             if isinstance(callee, Result):
-                yield from callee.args
+                yield from callee.args if self._with_scaler(callee.args, state) else ()
                 callee = callee.callee
             elif isinstance(callee, (AttrOf, ItemOf)):
                 callee = callee.parts[0]
