@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amplint.holding import Binding, bindings, calls_in, gone_through, held_names
 from amplint.library import EXTERNAL_ROOTS
 from amplint.lowering import lower
 from amplint.outline import VOCABULARY, WORD, Outline
@@ -32,10 +33,6 @@ from amplint.program import (
     walk,
 )
 from amplint.pruning import (
-    bound_callables,
-    calls_in,
-    gone_through,
-    held_names,
     may_be_event,
     prune,
     relevant_scopes,
@@ -105,9 +102,9 @@ class ModuleEnv:
         return frozenset(s.name for s in self.relevant if s.kind != "module")
 
     @cached_property
-    def bound_callables(self) -> tuple[tuple[str, frozenset[str], frozenset[Scope]], ...]:
+    def bindings(self) -> tuple[Binding, ...]:
         """What variables, attributes and parameters are bound to, as far as it can be a function."""
-        return tuple(bound_callables(self))
+        return tuple(bindings(self))
 
     @cached_property
     def held_names(self) -> frozenset[str]:

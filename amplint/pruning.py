@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from amplint import library
 from amplint.carriers import carriers, uses
+from amplint.holding import calls_in, container, held_names, only_looks, own_statements
 from amplint.program import (
     Assign,
     Attr,
@@ -33,7 +34,6 @@ from amplint.program import (
     Jump,
     Loop,
     Name,
-    Op,
     Region,
     Scope,
     Seq,
@@ -50,8 +50,7 @@ from amplint.program import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterator
 
     from amplint.project import ModuleEnv
 
@@ -69,15 +68,8 @@ _MINOR_EVENTS = frozenset(
     "load_state_dict set_grad_enabled no_grad inference_mode from_pretrained DistributedDataParallel "
     "fully_shard".split()
 )
-#: methods that run where an object is called
-_CALLED = frozenset({"__call__", "forward"})
-#: stands for the method of a name that is only known when the program runs
-_ANY = "getattr()"
 #: parts of a value that is a setting and no table
 MAX_TABLE = 24
-#: methods that give the elements of a container, and functions whose result has the same elements
-_ELEMENTS = frozenset({"values", "items", "get", "copy", "pop"})
-_SAME_ELEMENTS = frozenset({"list", "tuple", "sorted", "reversed", "enumerate", "iter", "set"})
 #: what is resumed along with the weights
 _RESUMED = re.compile(r"opt|scal|amp", re.IGNORECASE)
 #: operations that change weights in place, where a scope walks over parameters
@@ -107,12 +99,12 @@ def relevant_scopes(env: ModuleEnv) -> frozenset[Scope]:
     calls: dict[Scope, frozenset[str]] = {}
     for scope in env.program.scopes:
         names: set[str] = set()
-        for stmt in _own(scope):
+        for stmt in own_statements(scope):
             if isinstance(stmt, Call):
                 name = call_name(stmt.func.base if isinstance(stmt.func, Item) else stmt.func)
                 if name not in _COMMON or _is_of_project(stmt.func, env):
                     names.add(name)
-                for arg in () if _only_looks(stmt) else stmt.args:
+                for arg in () if only_looks(stmt) else stmt.args:
                     if isinstance(arg.value, (Name, Attr)):
                         # a function that is handed on may be called
                         names.add(call_name(arg.value))
@@ -145,157 +137,6 @@ def _is_of_project(func: Expr, env: ModuleEnv) -> bool:
     return isinstance(func, Attr) and call_name(func.base) in env.own_objects
 
 
-def held_names(env: ModuleEnv, functions: frozenset[str], scopes: AbstractSet[Scope]) -> frozenset[str]:
-    """The last names of the variables, attributes and parameters that may hold one of these functions or lambdas."""
-    functions = functions | {_ANY}
-    held: set[str] = set()
-    while True:
-        more = {
-            name
-            for name, names, lambdas in env.bound_callables
-            if name not in held
-            and not (names.isdisjoint(functions) and names.isdisjoint(held) and lambdas.isdisjoint(scopes))
-        }
-        if not more:
-            return frozenset(held)
-        held |= more
-
-
-def bound_callables(env: ModuleEnv) -> Iterator[tuple[str, frozenset[str], frozenset[Scope]]]:
-    """What variables, attributes, parameters and containers are bound to, as far as it can be a function.
-
-    Yields (last name, names, lambdas) of what is written there, or handed to the call whose result is bound, as in
-    `partial(f)` and `torch.compile(f)`. `f()` is the name of what a function `f` of the module returns.
-    """
-    callees: dict[str, Scope] = {}
-    #: classes without an `__init__`, with their methods
-    bare: dict[str, frozenset[str]] = {}
-    for scope in env.program.scopes:
-        made = scope.children.get("__init__") if scope.kind == "class" else scope
-        if made is not None:
-            callees.setdefault(scope.name, made)
-        elif scope.kind == "class":
-            bare.setdefault(scope.name, frozenset(scope.children))
-    for scope in env.program.scopes:
-        calls = calls_in(scope)
-        temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]] = {}
-        elements: set[str] = set()
-        for stmt in _own(scope):
-            name, reference = "", (frozenset[str](), frozenset[Scope]())
-            if isinstance(stmt, Call) and not _only_looks(stmt):
-                handed = [_reference(arg.value, temporaries) for arg in stmt.args]
-                callee = callees.get(call_name(stmt.func))
-                if callee is not None:
-                    plain = [p.name for p in callee.params if p.kind == "plain"][callee.is_method :]
-                    for position, (arg, given) in enumerate(zip(stmt.args, handed, strict=True)):
-                        parameter = arg.keyword or (plain[position] if position < len(plain) else "")
-                        if any(given):
-                            yield parameter, *given
-                    handed.append((frozenset((f"{callee.name}()",)), frozenset()))
-                    if callee.name == "__init__":
-                        # an object is called like a function
-                        own = callee.parent.children if callee.parent is not None else {}
-                        handed.append((_CALLED.intersection(own), frozenset()))
-                elif call_name(stmt.func) in bare:
-                    handed.append((_CALLED & bare[call_name(stmt.func)], frozenset()))
-                elif call_name(stmt.func) in env.callable_imports:
-                    handed.append((frozenset((call_name(stmt.func),)), frozenset()))
-                if isinstance(stmt.func, Attr) and stmt.func.name in library.FILLS:
-                    yield call_name(container(stmt.func.base, calls)), *_union(handed)
-                name, reference = stmt.result, _union([*handed, (_looked_up(stmt, elements), frozenset())])
-                temporaries[name] = reference
-            elif isinstance(stmt, Assign):
-                for target, value in _pairs(stmt.target, stmt.value):
-                    bound = _reference(value, temporaries)
-                    if any(bound):
-                        yield call_name(container(target, calls)), *bound
-            elif isinstance(stmt, Jump) and stmt.kind == "return" and stmt.value is not None:
-                name, reference = f"{scope.name}()", _reference(stmt.value, temporaries)
-            elif isinstance(stmt, Loop):
-                gone = gone_through(stmt, calls)
-                for part in parts_of(stmt.target):
-                    if isinstance(part, Name) and isinstance(gone, (Name, Attr)):
-                        elements.add(part.id)
-                        yield part.id, frozenset((call_name(gone),)), frozenset()
-            if name and any(reference):
-                yield name, *reference
-
-
-def _pairs(target: Expr, value: Expr) -> Iterator[tuple[Expr, Expr]]:
-    """What is assigned to what, tuples element by element."""
-    if isinstance(target, Seq) and isinstance(value, Seq) and len(target.items) == len(value.items):
-        yield from zip(target.items, value.items, strict=True)
-    else:
-        yield target, value
-
-
-def calls_in(scope: Scope) -> dict[str, Call]:
-    """The calls of a scope by the names of their results."""
-    return {stmt.result: stmt for stmt in _own(scope) if isinstance(stmt, Call)}
-
-
-def gone_through(loop: Loop, calls: Mapping[str, Call]) -> Expr:
-    """The list or dict whose elements a loop goes through."""
-    return container(loop.iterable, calls) if loop.iterable is not None else Const(None)
-
-
-def container(value: Expr, calls: Mapping[str, Call]) -> Expr:
-    """The list or dict that an expression is an element of, its elements, or a copy: `self.hooks` of
-    `self.hooks[event]`, of `self.hooks.items()` and of `list(self.hooks)`."""
-    if isinstance(value, Item):
-        return container(value.base, calls)
-    call = calls.get(value.id) if isinstance(value, Name) else None
-    if call is not None and isinstance(call.func, Attr) and call.func.name in _ELEMENTS:
-        return container(call.func.base, calls)
-    if call is not None and isinstance(call.func, Name) and call.func.id in _SAME_ELEMENTS and call.args:
-        return container(call.args[0].value, calls)
-    return value
-
-
-def _looked_up(call: Call, elements: AbstractSet[str]) -> frozenset[str]:
-    """The name of the method that `getattr(self, "name")` finds; any, where the name is not written there and the
-    object is an element of a list."""
-    if call_name(call.func) != "getattr" or len(call.args) < 2:
-        return frozenset()
-    holder, asked = call.args[0].value, call.args[1].value
-    if isinstance(asked, Const):
-        return frozenset((asked.value,)) if isinstance(asked.value, str) else frozenset()
-    return frozenset((_ANY,)) if isinstance(holder, Name) and holder.id in elements else frozenset()
-
-
-def _only_looks(call: Call) -> bool:
-    """Whether a call does not call what it is handed, nor give it back: `isinstance(x, Class)` does not."""
-    return isinstance(call.func, Name) and call.func.id in library.ONLY_LOOK
-
-
-def _reference(
-    value: Expr, temporaries: dict[str, tuple[frozenset[str], frozenset[Scope]]]
-) -> tuple[frozenset[str], frozenset[Scope]]:
-    """The functions that an expression can be, or holds: (names, lambdas)."""
-    if isinstance(value, Item):
-        return _reference(value.base, temporaries)
-    names: set[str] = set()
-    lambdas: set[Scope] = set()
-    # what is in a display or an operation is one of its parts; `a.b` is b, whatever a is
-    for part in parts_of(value) if isinstance(value, (Op, Seq, DictDisplay)) else (value,):
-        if isinstance(part, Closure):
-            lambdas.add(part.scope)
-        elif isinstance(part, Name) and part.id in temporaries:
-            names |= temporaries[part.id][0]
-            lambdas |= temporaries[part.id][1]
-        elif isinstance(part, (Name, Attr)):
-            names.add(call_name(part))
-    return frozenset(names), frozenset(lambdas)
-
-
-def _union(references: Iterable[tuple[frozenset[str], frozenset[Scope]]]) -> tuple[frozenset[str], frozenset[Scope]]:
-    names: frozenset[str] = frozenset()
-    lambdas: frozenset[Scope] = frozenset()
-    for some, others in references:
-        names, lambdas = names | some, lambdas | others
-    return names, lambdas
-
-
 def _hands_itself_on(scope: Scope) -> bool:
     """Whether a method gives its object to something that is only known when it runs, as
     `getattr(callback, event)(self)` and `for callback in self.callbacks: callback.begin(self)` do."""
@@ -304,7 +145,7 @@ def _hands_itself_on(scope: Scope) -> bool:
     own = scope.params[0].name
     local: set[str] = set()
     handing: list[Expr] = []
-    for stmt in _own(scope):
+    for stmt in own_statements(scope):
         if isinstance(stmt, Call) and any(isinstance(arg.value, Name) and arg.value.id == own for arg in stmt.args):
             handing.append(stmt.func.base if isinstance(stmt.func, Attr) else stmt.func)
         elif isinstance(stmt, Loop) and isinstance(stmt.target, Name):
@@ -318,7 +159,7 @@ def _fills_callbacks(scope: Scope, env: ModuleEnv) -> bool:
     """Whether a scope adds to a list or dict of objects that are called in turn."""
     if not env.called_in_turn:
         return False
-    for stmt in _own(scope):
+    for stmt in own_statements(scope):
         filled: Expr | None = None
         if isinstance(stmt, Call) and isinstance(stmt.func, Attr) and stmt.func.name in library.FILLS:
             filled = stmt.func.base
@@ -329,11 +170,6 @@ def _fills_callbacks(scope: Scope, env: ModuleEnv) -> bool:
             if isinstance(held, Attr) and held.name in env.called_in_turn:
                 return True
     return False
-
-
-def _own(scope: Scope) -> Iterator[Stmt]:
-    yield from walk(scope.prelude)
-    yield from scope.statements
 
 
 def may_be_event(name: str) -> bool:
@@ -575,7 +411,7 @@ class _Slice:
             return True
         if path == f"self.{name}" and self._inherits(name):
             return True
-        for arg in () if _only_looks(stmt) else stmt.args:
+        for arg in () if only_looks(stmt) else stmt.args:
             held = [*parts_of(arg.value)] if isinstance(arg.value, (Seq, DictDisplay)) else [arg.value]
             if any(isinstance(e, (Name, Attr)) and call_name(e) in self.env.relevant_names for e in held):
                 # a function that is handed on will be called

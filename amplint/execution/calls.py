@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards, library
-from amplint.machine import Arguments, CallOutcome, Frame, Link, Machine, Outcome, Signal, merge
+from amplint.execution.idleness import constants, is_quiet
+from amplint.execution.transplants import transplant, transplanted
+from amplint.machine import Arguments, CallOutcome, Machine, Outcome, Signal, merge
 from amplint.program import (
     Arg,
     Call,
@@ -31,7 +33,6 @@ from amplint.values import (
     Many,
     Optimizer,
     OpV,
-    Partial,
     Result,
     Scaler,
     Sequence,
@@ -51,14 +52,8 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH = 9
-#: statements that one entry spends on calls of a function that does nothing of the protocol
-MAX_IDLE = 1_200
 #: what a function that trains mentions, or one that it calls
 _TRAINS = frozenset("backward unscale_ step zero_grad clip_grad_norm_ clip_grad_value_ GradScaler".split())
-#: events of a function that only looks: it is executed once per entry
-_QUIET_EVENTS = frozenset(
-    {"forward", "enter", "construct_autocast", "state_dict", "get_scale", "load_state", "call", "bce"}
-)
 
 
 class Calls:
@@ -127,55 +122,16 @@ class Calls:
         if isinstance(callee, Func):
             scope = callee.scope
             telling = scope in callee.env.relevant or _restores(scope, (*positional, *keywords.values()))
-            if telling and (scope in self.x.inert or scope in self.x.idle):
-                telling = not self._is_inert(callee, positional, keywords, state)
+            if telling:
+                decided = self.x.idleness.decided_for(callee, positional, keywords, state)
+                # whoever calls it depends on the same
+                self.x.asked.update(decided or ())
+                telling = decided is None
             if telling or self._gradients_among((*positional, *keywords.values()), state):
                 if not self.too_deep(callee, state):
                     return self.inline(callee, positional, keywords, site, state)
                 self.x.cut.add(scope)
         return self.x.effects.call(callee, positional, keywords, site, state, stmt)
-
-    def _is_inert(self, callee: Func, positional: list[Value], keywords: dict[str, Value], state: Machine) -> bool:
-        """Whether a call was seen to change nothing under the same conditions, or calls of a function that does not
-        train have taken enough of the entry's statements."""
-        handed_on = any(isinstance(v, (Func, Partial, ListV)) for v in (*positional, *keywords.values()))
-        if not handed_on and self.x.idle.get(callee.scope, 0) > MAX_IDLE:
-            return True
-        seen = self.x.inert.get(callee.scope)
-        if not seen:
-            return False
-        for decided in seen.get(self._constants(callee, positional, keywords, state.heap, state), ()):
-            if all(guards.known(atom, state.assume) is outcome for atom, outcome in decided.items()):
-                # whoever calls it depends on the same
-                self.x.asked |= decided.keys()
-                return True
-        return False
-
-    def _constants(
-        self,
-        callee: Func,
-        positional: list[Value],
-        keywords: dict[str, Value],
-        heap: dict[Any, Any],
-        state: Machine,
-    ) -> frozenset[Any]:
-        """What decides which of a function's statements run: the objects, functions and constants that it is handed
-        (`run_epoch(model, loader, train=False)`, `call(event)`), and the constants in its object, in the dicts that it
-        is handed, and in the function around it."""
-        own = () if callee.self is None else (callee.self,)
-        handed = [*enumerate((*own, *positional)), *keywords.items()]
-        found: set[Any] = {pair for pair in handed if interesting(pair[1]) or isinstance(pair[1], Const)}
-        holders = {value for _, value in handed if isinstance(value, (Instance, DictV, ListV))}
-        found.update(
-            (holder, name, held)
-            for (holder, name), held in heap.items()
-            if holder in holders and (isinstance(held, Const) or name == "#items")
-        )
-        if callee.frame > 0:
-            found.update(pair for pair in state.frames.get(callee.frame, {}).items() if isinstance(pair[1], Const))
-        settings = state.frames.get(-callee.env.number, {})
-        found.update((name, settings[name]) for name in callee.scope.words & callee.env.rebound if name in settings)
-        return frozenset(found)
 
     def _gradients_among(self, values: Iterable[Value], state: Machine) -> bool:
         """Whether a gradient, or a container of some, is among these values."""
@@ -215,43 +171,11 @@ class Calls:
             if out:
                 after = out[0][0]
                 values = tuple(self.x.expressions.value(d, after) for d in callee.scope.decorators)
-                cached = self.transplanted(values, after)
+                cached = transplanted(values, after, self.x.transplants)
             self.x.known[key] = cached
         made, frames = cached
-        self.transplant(frames, state)
+        transplant(frames, state)
         return made
-
-    def transplanted(
-        self, values: tuple[Value, ...], source: Machine
-    ) -> tuple[tuple[Value, ...], dict[int, tuple[Frame, Link]]]:
-        """Values that were made in a state of their own, and the frames that functions among them close over, under
-        numbers that no other state has."""
-        numbers: dict[int, int] = {}
-        frames: dict[int, tuple[Frame, Link]] = {}
-
-        def moved(value: Value) -> Value:
-            if isinstance(value, Func) and value.frame > 0:
-                return type(value)(value.env, value.scope, number_of(value.frame), value.self)
-            return value
-
-        def number_of(old: int | None) -> int | None:
-            if old is None or old <= 0 or old not in source.frames:
-                return old
-            if old not in numbers:
-                numbers[old] = new = next(self.x.transplants)
-                env, parent = source.links[old]
-                held = {name: moved(value) for name, value in source.frames[old].items()}
-                frames[new] = (held, (env, number_of(parent)))
-            return numbers[old]
-
-        return tuple(map(moved, values)), frames
-
-    @staticmethod
-    def transplant(frames: dict[int, tuple[Frame, Link]], state: Machine) -> None:
-        """Put such frames into a state."""
-        for number, (frame, link) in frames.items():
-            if number not in state.frames:
-                state.frames[number], state.links[number] = dict(frame), link
 
     def inline(
         self, callee: Func, positional: list[Value], keywords: dict[str, Value], site: Site | None, state: Machine
@@ -346,12 +270,12 @@ class Calls:
             decided = {atom: outcome for atom, outcome in known if outcome is not None}
             self.x.asked = asked | decided.keys()
             may_train, self.x.trains = self.x.trains, self.x.trains or trains
-        if not given and all(after.books == books and _is_quiet(after, start, grads) for after, _ in outcomes):
+        if not given and all(after.books == books and is_quiet(after, start, grads) for after, _ in outcomes):
             if not may_train:
-                self.x.idle[callee.scope] = self.x.idle.get(callee.scope, 0) + budget - self.x.budget
+                self.x.idleness.looked(callee.scope, budget - self.x.budget)
             if all(_changed_nothing(after, signal, heap) for after, signal in outcomes):
-                handed = self._constants(callee, positional, keywords, heap, state)
-                self.x.inert.setdefault(callee.scope, {}).setdefault(handed, []).append(decided)
+                handed = constants(callee, positional, keywords, heap, state)
+                self.x.idleness.changed_nothing(callee.scope, handed, decided)
         results: list[CallOutcome] = []
         keep = callee.scope in callee.env.closed_over or any(isinstance(s, Define) for s in callee.scope.body)
         for after, signal in outcomes:
@@ -480,16 +404,6 @@ def _rest(values: list[Value], name: str) -> Value:
         return values[0].element
     spread = [value.element for value in values if isinstance(value, Spread)]
     return Many(Sym("rest", name, *spread)) if spread else Sequence(*values)
-
-
-def _is_quiet(after: Machine, start: Any, grads: dict[Any, Any]) -> bool:
-    """Whether a function came back with the gradients it found, having only looked at them."""
-    link = after.trace
-    while link is not start and link is not None:
-        link, event = link
-        if event.kind not in _QUIET_EVENTS:
-            return False
-    return bool(after.grads == grads)
 
 
 def _changed_nothing(after: Machine, signal: Signal | None, heap: dict[Any, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from amplint.execution.transplants import transplant, transplanted
 from amplint.machine import Machine
 from amplint.program import (
     Assign,
@@ -182,13 +183,13 @@ class Classes:
             if out:
                 after = out[0][0]
                 body = after.frames.pop(number)
-                values, frames = self.x.calls.transplanted(tuple(body.values()), after)
+                values, frames = transplanted(tuple(body.values()), after, self.x.transplants)
                 made_heap = {slot: held for slot, held in after.heap.items() if slot not in state.heap}
                 self.x.known[key] = dict(zip(body, values, strict=True)), frames, made_heap
         frame, frames, heap = self.x.known[key]
         made: Value | None = frame.get(name)
         if made is not None:
-            self.x.calls.transplant(frames, state)
+            transplant(frames, state)
             for slot, held in heap.items():
                 state.heap.setdefault(slot, held)
         return made

@@ -16,6 +16,7 @@ from amplint.execution.binding import Binding
 from amplint.execution.calls import Calls
 from amplint.execution.classes import Classes
 from amplint.execution.expressions import Expressions
+from amplint.execution.idleness import Idleness
 from amplint.execution.loops import Loops
 from amplint.execution.modules import Modules
 from amplint.machine import HARD_LIMIT, Machine, Outcome, merge
@@ -97,10 +98,7 @@ class Executor:
         self._narrow = STEP_BUDGET // 2
         #: first path to every (event, gradient state) of the entry
         self.observed: dict[Any, tuple[Any, dict[Any, bool]]] = {}
-        #: functions that were seen to change nothing, by entry: with which constants, and what was decided before
-        self.inert: dict[Scope, dict[frozenset[Any], list[dict[Any, bool]]]] = {}
-        #: the statements that calls of functions that do not train have taken, by entry
-        self.idle: dict[Scope, int] = {}
+        self.idleness = Idleness()
         #: whether a function under way mentions what training does
         self.trains = False
         #: numbers of frames that are put into a state from another one
@@ -245,7 +243,7 @@ class Executor:
         self.total -= STEP_BUDGET - max(self.budget, 0)
         self.budget = STEP_BUDGET if self.total > 0 else STEP_BUDGET // 8
         self._narrow = self.budget // 2
-        self.inert, self.idle = {}, {}
+        self.idleness = Idleness()
         self.asked = set()
         self.observed = {}
 
