@@ -400,8 +400,9 @@ def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope,
         first = _drive(env, executor, entry, starts, 0)
         finals = first
         if _holds_a_step(first):
+            updates = [(state, {e.scaler for e in state.events() if e.kind == "update"}) for state in first]
             for state in first:
-                _caller_may_update(executor, state)
+                _caller_may_update(executor, state, updates)
             again = [s.clone() for s in first]
             finals = _drive(env, executor, entry, again, 1)
     except OutOfBudget:
@@ -468,9 +469,18 @@ def _holds_a_step(states: list[Machine]) -> bool:
     )
 
 
-def _caller_may_update(executor: Executor, state: Machine) -> None:
-    """Forget scalers that the entry never updates: whoever calls it must do so."""
-    updated = {e.scaler for e in state.events() if e.kind == "update"}
+def _caller_may_update(executor: Executor, state: Machine, updates: list[tuple[Machine, set[Scaler | None]]]) -> None:
+    """Forget scalers that the entry does not update, on this path or on another one that the same calls may take:
+    whoever calls it must do so."""
     for scaler in list(state.books):
-        if scaler not in updated:
+        if not any(scaler in updated and not _by_argument(state, other) for other, updated in updates):
             executor.effects.scaling.lose_scaler(scaler, state)
+
+
+def _by_argument(state: Machine, other: Machine) -> bool:
+    """Whether an argument decides which of two paths is taken: whoever gives it knows what is left to do."""
+    return any(
+        atom[0] == "true" and isinstance(atom[1], Sym) and atom[1].parts[0] == "param"
+        for atom, outcome in state.assume.items()
+        if other.assume.get(atom, outcome) is not outcome
+    )

@@ -222,4 +222,4 @@ def test_a_long_expression_is_looked_at_once(lab: Laboratory, joint: str) -> Non
     terms = joint.join(f"c.a{i}" for i in range(300))
     body = f"    ok = {terms}\n    scaler.update()\n    return ok\n"
     unit = lab.unit(f"import torch\nscaler = torch.amp.GradScaler()\ndef f(c):\n{body}")
-    assert {name for name, _, _ in unit.env.bound_callables} >= {"ok", "f()"}
+    assert {binding.name for binding in unit.env.bindings} >= {"ok", "f()"}
