@@ -397,14 +397,14 @@ def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope,
         else:
             starts = [initial(env, executor)]
             _know_optimizers(env, scope, starts[0])
-        first = _drive(env, executor, entry, starts, 0)
-        finals = first
-        if _holds_a_step(first):
+        first, raised = _drive(env, executor, entry, starts, 0)
+        finals = [*first, *raised]
+        if _holds_a_step(finals):
             updates = [(state, {e.scaler for e in state.events() if e.kind == "update"}) for state in first]
             for state in first:
                 _caller_may_update(executor, state, updates)
-            again = [s.clone() for s in first]
-            finals = _drive(env, executor, entry, again, 1)
+            again, raised_again = _drive(env, executor, entry, [s.clone() for s in first], 1)
+            finals = [*again, *raised, *raised_again]
     except OutOfBudget:
         executor.truncated = True
     if executor.runs_short:
@@ -430,8 +430,13 @@ def _know_optimizers(env: ModuleEnv, scope: Scope, state: Machine) -> None:
             state.grads.setdefault(optimizer, UNKNOWN)
 
 
-def _drive(env: ModuleEnv, executor: Executor, entry: _Entry, starts: list[Machine], number: int) -> list[Machine]:
-    finals: list[Machine] = []
+def _drive(
+    env: ModuleEnv, executor: Executor, entry: _Entry, starts: list[Machine], number: int
+) -> tuple[list[Machine], list[Machine]]:
+    """The states after a call of an entry: where it returns, and where an exception leaves it, after which nobody calls
+    it again."""
+    returned: list[Machine] = []
+    raised: list[Machine] = []
     scope, home = entry.scope, entry.home
     for state in starts:
         instance = state.frames[-env.number].get("#self")
@@ -442,14 +447,15 @@ def _drive(env: ModuleEnv, executor: Executor, entry: _Entry, starts: list[Machi
         if scope.is_method and "staticmethod" in kinds:
             func = Func(home, scope, -home.number, None)
         arguments = _parameters(home, executor, scope, state, skip, number)
-        for after, _, _signal in executor.calls.run(
+        for after, _, signal in executor.calls.run(
             func, arguments, _keywords(home, scope), None, state, executor.calls.decorators(func, state)
         ):
             after.loops = ()
-            finals.append(after)
-    finals, dropped = merge(finals, scope)
-    executor.truncated |= dropped
-    return finals
+            (returned if signal is None else raised).append(after)
+    returned, dropped = merge(returned, scope)
+    raised, dropped_too = merge(raised, scope)
+    executor.truncated |= dropped or dropped_too
+    return returned, raised
 
 
 _STEPS = frozenset({"step", "opt_step"})
