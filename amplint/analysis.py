@@ -179,9 +179,8 @@ def _applies(rule: Rule, target: str) -> bool:
 
 
 def _is_meant_to_work(fault: Fault) -> bool:
-    """Whether nobody expects the place of a fault, or a call that leads there, to raise."""
-    sites = (fault.site, *(site for site, note in fault.steps if note == CALLED))
-    return not any(map(is_expected_to_raise, sites))
+    """Whether nobody expects the place of a fault, a call that leads there, or what comes of it, to raise."""
+    return not any(is_expected_to_raise(site) for site in (fault.site, *(site for site, _ in fault.steps)))
 
 
 def _distinct(faults: Iterable[Fault]) -> Iterator[Fault]:

@@ -146,6 +146,21 @@ FILLS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", 
 #: methods and attributes of a gradient that give it back, with its size as it was
 KEEPS_SIZE = frozenset("data detach clone float double to cpu cuda view flatten reshape contiguous coalesce".split())
 
+#: methods and functions that put a tensor's elements elsewhere, or leave some out, and change none
+REARRANGES = frozenset(
+    "t tril triu flip transpose permute squeeze unsqueeze narrow index_select roll expand unbind parameters_to_vector "
+    "_flatten_dense_tensors _unflatten_dense_tensors".split()
+)
+
+#: methods and attributes that tell how a tensor is kept, and nothing of its elements
+METADATA = frozenset(
+    "size dim numel stride storage_offset element_size nelement ndimension get_device is_contiguous data_ptr shape "
+    "dtype device ndim layout is_cuda is_sparse requires_grad itemsize nbytes names".split()
+)
+
+#: methods of another tensor that ask a tensor for its form alone
+LIKE_ANOTHER = frozenset("to type_as expand_as view_as reshape_as".split())
+
 #: attributes of GradScaler in which it keeps what it knows; who sets them runs a protocol of his own
 SCALER_STATE = frozenset({"_scale", "_growth_tracker", "_per_optimizer_states", "_found_inf_per_device"})
 

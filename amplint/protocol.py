@@ -228,6 +228,26 @@ def is_asserted_absent(unit: Unit, scaler: Scaler) -> bool:
     return site is not None and owner is not None and _ABSENT.search(site.module.rough_text(owner)) is not None
 
 
+def remembers_unscale(unit: Unit, site: Site) -> bool:
+    """Whether the class around a site remembers in an attribute that it has unscaled: `if not self._unscaled:
+    scaler.unscale_(optimizer); self._unscaled = True`. A path on which that is set beforehand begins in the middle of a
+    step, and nothing tells it apart."""
+    own = class_of(site)
+    return own is not None and any(
+        class_of(event.site) is own and _set_beside(event.site) for _, _, event in unit.events("unscale_")
+    )
+
+
+def _set_beside(site: Site) -> bool:
+    """Whether the condition around a site asks for an attribute that its block sets."""
+    around = enclosing(site, cst.If, cst.FunctionDef)
+    if not isinstance(around, cst.If):
+        return False
+    body = site.module.rough_text(around.body)
+    asked = re.findall(r"\bself\.\w+", site.module.rough_text(around.test))
+    return any(re.search(re.escape(flag) + r"\s*(?:=(?!=)|\.(?:add|append)\()", body) for flag in asked)
+
+
 def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> str:
     """How a scaler is written in the function around a site; "" where it is not."""
     for event in trace.events:

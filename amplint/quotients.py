@@ -1,4 +1,5 @@
-"""Quotients of gradients, from which the loss scale falls out: a direction, an angle, a step of fixed length."""
+"""Where the loss scale falls out of what is computed from a gradient: a direction, an angle, a step of fixed length,
+the order of its elements, a comparison with zero."""
 
 from __future__ import annotations
 
@@ -19,17 +20,20 @@ if TYPE_CHECKING:
 #: what a norm passes on its way into a divisor
 _PASSES = frozenset(
     "to float double item clamp clamp_ clamp_min sqrt pow sum mean norm stack cat square abs view reshape flatten cpu "
-    "cuda max expand unsqueeze detach clone data".split()
+    "cuda max expand unsqueeze detach clone data topk sort".split()
 )
+#: which element is the largest depends on no scale
+_ORDERS = frozenset("argmax argmin argsort indices".split())
 #: tests that a divisor is usable
 _TESTS = frozenset({"isnan", "isinf", "isfinite", "is_nonzero"})
 
 
 def falls_out(site: Site, readings: AbstractSet[int]) -> bool:
-    """Whether a reading of a gradient serves as a divisor alone, or is divided by another one; `readings` are the ids
-    of all nodes that read one. A divisor may be a variable of its function: `norm = g.norm()`, `g / (norm + 1e-12)`."""
+    """Whether a reading of a gradient serves as a divisor alone, is divided by another one, is compared with zero, or
+    says which element is the largest; `readings` are the ids of all nodes that read one. A divisor may be a variable of
+    its function: `norm = g.norm()`, `g / (norm + 1e-12)`."""
     top = _quotient(site.module, site.node, readings)
-    if top is None:
+    if top is None or _is_test(site.module, top):
         return True
     holder = site.module.parent(top)
     if not isinstance(holder, cst.Assign) or len(holder.targets) != 1:
@@ -45,8 +49,8 @@ def falls_out(site: Site, readings: AbstractSet[int]) -> bool:
 
 
 def _quotient(module: SourceModule, node: cst.CSTNode, readings: AbstractSet[int]) -> cst.CSTNode | None:
-    """None where a node divides something, or is divided by a reading; else the largest expression around it that has
-    its size."""
+    """None where a node divides something, is divided by a reading, or is asked for the order of its elements; else the
+    largest expression around it that has its size."""
     while True:
         parent = module.parent(node)
         if isinstance(parent, cst.BinaryOperation):
@@ -56,6 +60,8 @@ def _quotient(module: SourceModule, node: cst.CSTNode, readings: AbstractSet[int
             elif not isinstance(parent.operator, (cst.Multiply, cst.Add, cst.Power)):
                 return node
         elif isinstance(parent, cst.Attribute):
+            if parent.attr.value in _ORDERS:
+                return None
             if parent.attr.value not in _PASSES:
                 return node
         elif isinstance(parent, cst.Call):

@@ -16,7 +16,7 @@ from amplint.layout import (
     same_function,
     stands_before,
 )
-from amplint.protocol import consumed_scaled
+from amplint.protocol import consumed_scaled, remembers_unscale
 from amplint.rule import HOOKED_IN_HELPER, Change, Fault, FixPlan, Rule
 from amplint.values import NONE, Const, Func, Optimizer, Value, computed_from_gradients
 
@@ -131,7 +131,7 @@ class ClipBeforeUnscale(Rule):
             if not _clips(event, trace, position):
                 continue
             met = _scaled_and_consumed(trace, position, event)
-            if met is None or asks_for_stage(event.assume):
+            if met is None or asks_for_stage(event.assume) or remembers_unscale(unit, event.site):
                 continue
             gradients, consumer = met
             assert gradients.last is not None

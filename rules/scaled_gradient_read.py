@@ -20,7 +20,7 @@ from amplint.layout import (
     stands_before,
 )
 from amplint.needles import SCALES
-from amplint.protocol import consumed_scaled
+from amplint.protocol import consumed_scaled, remembers_unscale
 from amplint.quotients import falls_out
 from amplint.rule import READ_IN_HELPER, Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, Const, Grad, Value, computed_from_gradients
@@ -136,8 +136,10 @@ class ScaledGradientRead(Rule):
             assert gradients.last is not None
             if event.kind == "grad_read" and falls_out(event.site, readings):
                 continue
-            if event.kind == "grad_read" and (_clipped_next(trace, position, consumer) or _clamps(trace, position)):
-                # what is read serves the clip that follows, and that is what has to change
+            if remembers_unscale(unit, event.site):
+                continue
+            if event.kind == "grad_read" and (_clipped_next(trace, position, consumer) or _put_back(trace, position)):
+                # what is read serves the clip that follows, and that is what has to change; an average is none
                 continue
             asked = _asked(unit, event)
             steps = [*unit.call_steps(event)] if asked is None else [(event.site, READ_IN_HELPER)]
@@ -188,6 +190,10 @@ _INDIFFERENT = frozenset(
         "isnan",
         "isinf",
         "isfinite",
+        "equal",
+        "allclose",
+        "isclose",
+        "assert_close",
         "argmax",
         "argmin",
         "argsort",
@@ -240,9 +246,12 @@ _INDIFFERENT = frozenset(
 )
 #: changes that depend on the size of what is there
 _ADDING = frozenset({"add_", "sub_", "addcmul_", "addcdiv_", "lerp_", "nan_to_num_", "masked_fill_"})
-_SAYS_SCALE = re.compile(r"get_scale|inv_scale|_scale\b")
+_SAYS_SCALE = re.compile(r"get_scale|inv_scale|_scale\b|/\s*\(?\s*(?:self\.)?scale\b|\bunscale")
 #: what is taken from a gradient and put back into it keeps the scale
-_LINEAR = re.compile(r"\.grad(?:\.data)?\.(?:sub_|add_)\(\s*-?\s*[\w.\[\]]*\.grad\b")
+_LINEAR = re.compile(
+    r"\.grad(?:\.data)?\.(?:sub_|add_)\(\s*-?\s*[\w.\[\]]*\.grad\b"
+    r"|(?P<same>\b\w[\w.]*?)(?:\.data)?(?:\.(?:sub_|add_)\(|\s*[-+]=)\s*-?\s*(?P=same)\."
+)
 _SAYS_OTHERWISE = re.compile(r"isnan|isinf|isfinite|" + _SAYS_SCALE.pattern)
 #: names of helpers that look for an overflow
 _TESTS = re.compile(r"(?:\b|_)(?:inf|nan|infs|nans)(?:\b|_)|finite|overflow|" + _SAYS_OTHERWISE.pattern, re.IGNORECASE)
@@ -270,6 +279,9 @@ def _harm(event: Event) -> str | None:
     if operation == "assign":
         shifted = bool(values) and isinstance(values[0], Grad) and values[0].parts[1] == "shifted"
         return "changed by a term of another size" if shifted else None
+    if operation == "masked_fill_" and values and not computed_from_gradients(values[0]):
+        # a mask of weights or rows
+        return None
     if operation not in _ADDING or (operation in ("add_", "sub_") and values and isinstance(values[0], Grad)):
         return None
     return (
@@ -300,9 +312,9 @@ def _own_text(site: Site) -> str:
     return text if isinstance(statement, cst.SimpleStatementLine) else text.partition("\n")[0]
 
 
-def _clamps(trace: Trace, position: int) -> bool:
-    """Whether a clamped copy takes the gradient's place, which is a clip."""
-    if trace.events[position].details["operation"] not in ("clamp", "clip"):
+def _put_back(trace: Trace, position: int) -> bool:
+    """Whether a clamped copy takes the gradient's place, which is a clip, or an average, which has the same scale."""
+    if trace.events[position].details["operation"] not in ("clamp", "clip", "mean", "sum"):
         return False
     following = trace.events[position + 1 : position + 2]
     return any(e.kind == "grad_write" and e.details["operation"] == "assign" for e in following)

@@ -173,6 +173,9 @@ def _divided_for_nothing(unit: Unit, trace: Trace, step: Event, backward: Event)
     """The step of a single micro-batch whose loss is divided by the length of a window that nothing counts."""
     if step.state.kind not in ("S", "U") or step.state.window > 1 or backward.kind != "backward":
         return
+    if len(backward.loops) > len(step.loops):
+        # a loop of its own over the micro-batches of a window
+        return
     decided = {atom for atom in step.assume if atom not in backward.assume}
     if any(counts_batches(atom) or not is_flag(atom) for atom in decided) or not step.loops:
         return

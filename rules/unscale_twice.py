@@ -9,7 +9,7 @@ from amplint.finding import Severity
 from amplint.guards import asks_for_stage
 from amplint.layout import same_function
 from amplint.needles import SCALES, UNSCALES
-from amplint.protocol import between, previous, same_round
+from amplint.protocol import between, previous, remembers_unscale, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
@@ -108,7 +108,11 @@ class UnscaleTwice(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("unscale_"):
-            if event.stage not in ("unscaled", "stepped") or asks_for_stage(event.assume):
+            if (
+                event.stage not in ("unscaled", "stepped")
+                or asks_for_stage(event.assume)
+                or remembers_unscale(unit, event.site)
+            ):
                 continue
             found = previous(trace, position, event, "unscale_" if event.stage == "unscaled" else "step")
             if found is None:

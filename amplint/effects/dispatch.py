@@ -243,7 +243,7 @@ class Effects:
                 len(pos) == 1 and isinstance(base, (Result, OpV)) and base.taint is not CLEAN
             ):
                 handed_on = pos[0] if pos else kw.get("gradient")
-                self.losses.backward(base, site, state, carries=hands_on_gradients(handed_on))
+                self.losses.backward(base, site, state, carries=hands_on_gradients(handed_on), inputs=kw.get("inputs"))
                 return [(state, NONE, None)]
             if pos:
                 return self.losses.foreign_backward(base, pos, site, state, callee, kw)
@@ -312,6 +312,8 @@ class Effects:
         if name == "get_scale" and not isinstance(base, Instance):
             return [(state, Result(callee, (), state.loops, taint=Taint(inverse=True)), None)]
         gradients = [v for v in pos if isinstance(v, Grad)]
+        if gradients and name in library.LIKE_ANOTHER:
+            return [(state, Result(callee, (), state.loops, taint=base.taint), None)]
         if gradients and name in ("append", "extend", "add", "update"):
             return [(state, NONE, None)]
         if gradients and gradients[0].parts[1] == "grad" and _SHOWS.search(name):

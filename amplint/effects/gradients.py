@@ -14,6 +14,7 @@ from amplint.rule import Site
 from amplint.states import (
     NOTHING,
     UNKNOWN,
+    Gradients,
 )
 from amplint.values import (
     FALSE,
@@ -31,6 +32,7 @@ from amplint.values import (
     Sym,
     Taint,
     Value,
+    computed_from_gradients,
     is_raw,
 )
 
@@ -45,10 +47,15 @@ if TYPE_CHECKING:
 _CLIPS = re.compile(r"clamp(?:_|$)|clip(?:_|$)|nan_to_num$")
 
 
-def is_part(owners: frozenset[Value], optimizer: Value | None) -> bool:
-    """Whether an optimizer is known to hold more than these modules and parameters."""
+def is_part(owners: frozenset[Value], optimizer: Value | None, gradients: Gradients) -> bool:
+    """Whether an optimizer is known to hold more than these modules and parameters, or the last backward to have
+    reached more: what is dropped of `model.last_layer` is not all of what `model` has."""
     held = optimizer.owners if isinstance(optimizer, Optimizer) else None
-    return bool(held) and not all(any(within(one, owner) for owner in owners) for one in held or ())
+    if held:
+        return not all(any(within(one, owner) for owner in owners) for one in held)
+    loss = gradients.last.details["value"] if gradients.last is not None and gradients.last.kind == "backward" else NONE
+    trained = loss.taint.owners
+    return bool(owners) and all(any(mine is not one and within(mine, one) for one in trained) for mine in owners)
 
 
 def is_selected(site: Site) -> bool:
@@ -130,7 +137,9 @@ class GradientEffects:
         self, grad: Grad, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
     ) -> list[CallOutcome]:
         """A method of a gradient: it reads, writes or zeroes it."""
-        if name in library.KEEPS_SIZE or name in ("size", "dim", "numel"):
+        if name in library.METADATA:
+            return [(state, Result(Ext(name), (), state.loops), None)]
+        if name in library.KEEPS_SIZE or name in library.REARRANGES:
             return [(state, grad, None)]
         if grad.parts[1] == "norm":
             return [(state, grad, None)]
@@ -151,9 +160,13 @@ class GradientEffects:
         """A function that is given gradients."""
         grad = gradients[0]
         name = name.removeprefix("_foreach_")
+        if name in library.REARRANGES or (name == "where" and pos and not computed_from_gradients(pos[0])):
+            return [(state, grad, None)]
         if is_raw(grad):
             kind = "grad_write" if name.endswith("_") else "grad_read"
-            self.gradient_event(kind, grad.owners, name, [v for v in pos if v is not grad], site, state)
+            # a list of gradients that is changed in place is not what it is changed by
+            others = pos[1:] if pos and grad in self.effects.containers.contents(pos[0], state) else pos
+            self.gradient_event(kind, grad.owners, name, [v for v in others if v is not grad], site, state)
         if name.endswith("_like"):
             # noise of the same shape: no number of the gradient is in it
             return [(state, Result(Ext(name), (), state.loops), None)]
@@ -178,7 +191,7 @@ class GradientEffects:
     def zero_owners(self, owners: frozenset[Value], site: Site, state: Machine) -> None:
         """Gradients of some parameters are zeroed by hand."""
         before = self.effects.owners.concerned(owners, state)
-        if is_selected(site) or all(is_part(owners, optimizer) for optimizer in before):
+        if is_selected(site) or all(is_part(owners, *held) for held in before.items()):
             # some of them: what is left is worth a step
             for optimizer in before:
                 self.effects.losses.assign(optimizer, UNKNOWN, state)

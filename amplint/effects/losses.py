@@ -63,7 +63,7 @@ class Losses:
             losses = self.effects.containers.contents(loss, state)
             loss = next((value for value in losses if value.taint.scales), losses[0] if losses else loss)
         given = pos[1] if len(pos) > 1 else kw.get("grad_tensors")
-        self.backward(loss, site, state, functional=True, carries=hands_on_gradients(given))
+        self.backward(loss, site, state, functional=True, carries=hands_on_gradients(given), inputs=kw.get("inputs"))
         return [(state, NONE, None)]
 
     def autograd_grad(
@@ -96,9 +96,10 @@ class Losses:
         functional: bool = False,
         framework: Value | None = None,
         carries: bool = False,
+        inputs: Value | None = None,
     ) -> None:
-        """Gradients of `value` reach the optimizers that own the parameters it depends on; it `carries` others on where
-        `backward(gradient=...)` gets them from a graph behind it.
+        """Gradients of `value` reach the optimizers that own the parameters it depends on, or its `inputs` alone; it
+        `carries` others on where `backward(gradient=...)` gets them from a graph behind it.
 
         A framework that runs the backward of a loss that carries the scale of the user's own scaler adds to it at most.
         """
@@ -110,7 +111,11 @@ class Losses:
         # gradients that are handed on carry what scale they have
         carries = carries or computed_from_gradients(value)
         certain = scaler is not None or (not carries and self._known_plain(value))
-        before = self.effects.owners.concerned(taint.owners, state)
+        reached = taint.owners
+        if inputs is not None:
+            reached = self.effects.owners.parameter_owners(inputs, state)
+            carries, scaler = carries or not reached, scaler if reached else None
+        before = self.effects.owners.concerned(reached, state)
         event = self.x.record(
             "backward",
             site,
@@ -134,7 +139,7 @@ class Losses:
         epoch = state.book(scaler).epoch if scaler is not None else 0  # type: ignore[arg-type]
         several = self.effects.owners.several(state)
         for optimizer, gradients in before.items():
-            maybe = several and (optimizer is None or not self.effects.owners.related(taint.owners, optimizer, state))
+            maybe = several and (optimizer is None or not self.effects.owners.related(reached, optimizer, state))
             self.assign(optimizer, after_backward(gradients, event, scaler, epoch, maybe), state)  # type: ignore[arg-type]
 
     @staticmethod

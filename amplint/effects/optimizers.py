@@ -154,7 +154,7 @@ class Optimizers:
         """`model.zero_grad()`: zero the gradients of the optimizers that own its parameters."""
         owners = frozenset((module,))
         before = self.effects.owners.concerned(owners, state)
-        if before and all(is_part(owners, optimizer) for optimizer in before):
+        if before and all(is_part(owners, *held) for held in before.items()):
             for optimizer in before:
                 self.effects.losses.assign(optimizer, UNKNOWN, state)
             return

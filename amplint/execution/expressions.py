@@ -135,7 +135,9 @@ class Expressions:
         if isinstance(base, Param):
             return base if name == "data" else AttrOf(base, name)
         if isinstance(base, Grad):
-            return base if name == "data" else AttrOf(base, name)
+            if name in library.METADATA:
+                return Sym("metadata", name)
+            return base if name in ("data", "T", "mT") else AttrOf(base, name)
         if name in ("data",) and isinstance(base, (Result, OpV)):
             return base
         if name in ("module", "_orig_mod") and isinstance(base, (Net, Sym, AttrOf, Result)):
@@ -233,6 +235,9 @@ class Expressions:
         first, second = self.x.loops.items_of(left, state), self.x.loops.items_of(right, state)
         if first is not None and second is not None:
             return Sequence(*first, *second)
+        joined = self.x.loops.joined((left, right), (id(expr), "+"), state)
+        if joined is not None:
+            return joined
         owners = self.x.effects.owners.parameter_owners(left, state) | self.x.effects.owners.parameter_owners(
             right, state
         )
@@ -240,11 +245,13 @@ class Expressions:
 
     def _seq_value(self, expr: Seq, state: Machine) -> Value:
         items: list[Value] = []
+        parts: list[Value] = []
         spread: frozenset[Value] = frozenset()
         exact = True
         for item in expr.items:
             if isinstance(item, Star):
                 value = self.value(item.value, state)
+                parts.append(value)
                 known = self.x.loops.items_of(value, state)
                 if known is not None:
                     items.extend(known)
@@ -253,7 +260,11 @@ class Expressions:
                     spread |= self.x.effects.owners.parameter_owners(value, state)
             else:
                 items.append(self.value(item, state))
+                parts.append(Sequence(items[-1]))
         if not exact:
+            joined = self.x.loops.joined(parts, id(expr), state)
+            if joined is not None:
+                return joined
             for value in items:
                 spread |= self.x.effects.owners.parameter_owners(value, state)
             return Params(spread) if spread else Many(items[0] if items else Sym("element", id(expr)))

@@ -45,7 +45,7 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from amplint.execution.executor import Executor
 
@@ -211,9 +211,12 @@ class Loops:
             return state.frame.get(stmt.collect, Many(Sym("element", id(stmt))))
         if isinstance(stmt.element, Name) and isinstance(stmt.target, Name) and stmt.element.id == stmt.target.id:
             # a filter keeps what its elements are
-            owners = self.x.effects.owners.parameter_owners(sequence, state)
+            stepping = isinstance(sequence, Many) and isinstance(sequence.element, (Optimizer, Instance))
+            owners = frozenset() if stepping else self.x.effects.owners.parameter_owners(sequence, state)
             if owners:
                 return Params(owners)
+            if not self._exact(sequence, state):
+                return sequence
         if self._exact(sequence, state):
             made_list = ListV(state.allocate((id(stmt), "list")))
             state.heap[(made_list, "#items")] = tuple(items)
@@ -253,6 +256,24 @@ class Loops:
                 if inner is not None:
                     return tuple(Sequence(Const.of(i), v) for i, v in enumerate(inner))
         return None
+
+    def joined(self, parts: Iterable[Value], origin: object, state: Machine) -> Value | None:
+        """One list of several sequences, of which some are not fully known; None unless it holds optimizers."""
+        known: list[Value] = []
+        rest: list[Value] = []
+        for part in parts:
+            items = self.items_of(part, state)
+            if items is None:
+                rest.append(part if isinstance(part, Many) else Many(self.nth(part, 0, None, ())))
+            else:
+                known.extend(items)
+        held = (*known, *(many.element for many in rest if isinstance(many, Many)))
+        if not any(isinstance(value, Optimizer) for value in held):
+            return None
+        made = ListV(state.allocate(origin))
+        state.heap[(made, "#items")] = (*known, *rest)
+        state.heap[(made, "#open")] = bool(rest)
+        return made
 
     def _seen_items(self, sequence: Value, state: Machine) -> tuple[Value, ...]:
         """Those elements of a list that are known, where it may hold others."""
@@ -294,6 +315,10 @@ class Loops:
         seen = self._seen_items(sequence, state)
         if index < len(seen) and stmt.kind == "for":
             return seen[index]
+        if isinstance(sequence, ListV) and stmt.kind == "for":
+            rest = next((item for item in state.heap.get((sequence, "#items"), ()) if isinstance(item, Many)), None)
+            if rest is not None and isinstance(rest.element, Optimizer):
+                return self.nth(rest, index - len(seen), stmt, ())
         if isinstance(sequence, Many) and index:
             return self._another(sequence.element, index, state)
         return self.nth(
