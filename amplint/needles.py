@@ -46,5 +46,8 @@ ENABLES: Final = spaced(rb"autocast(?:(?!%b)%b|%b)" % (_DISABLED, MENTIONED, REN
 #: the scaler's method, whether it is called or handed on
 UNSCALES: Final = re.compile(rb"unscale_(?!\w)(?<!\wunscale_)")
 
+#: a call that drops the 16-bit copies of weights that autocast keeps, or switches them off; in text, not in bytes
+CACHE_IS_CLEARED: Final = re.compile(r"\b(clear_autocast_cache|set_autocast_cache_enabled)\(")
+
 #: what a file holds that has to do with a scaler
 SCALES: Final = (b".scale(", b"scaler", b"Scaler", UNSCALES)

@@ -59,7 +59,7 @@ _EVENTS = frozenset(
     "backward unscale_ zero_grad get_scale scale state_dict half bfloat16 register_hook autocast GradScaler "
     "ShardedGradScaler "
     "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss "
-    "nullcontext get_total_norm "
+    "nullcontext ExitStack AsyncExitStack get_total_norm "
     "register_post_accumulate_grad_hook custom_fwd custom_bwd FullyShardedDataParallel FSDP "
     "binary_cross_entropy BCELoss".split()
 )
@@ -230,7 +230,9 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
         if name in ("float", "double"):
             return stmt.dropped
         return any(_HALF_WORDS.search(_text(a.value)) or (a.keyword or "") == "dtype" for a in stmt.args)
-    if name in ("__enter__", "__exit__") or (name in ("close", "pop_all") and "enter_context" in scope.words):
+    if name in ("__enter__", "__exit__") or (
+        name in ("close", "pop_all") and "enter_context" in env.program.body.words
+    ):
         return True
     if _SAVES.search(name) and (path == "torch" or not scope.words.isdisjoint(_STATEFUL)):
         return True

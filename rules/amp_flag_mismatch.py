@@ -11,7 +11,8 @@ import libcst as cst
 from amplint import guards
 from amplint.finding import Confidence, Severity
 from amplint.layout import function_of, same_function
-from amplint.program import Assign, Loop, Name, Region, parts_of
+from amplint.program import Assign, Call, Loop, Name, Region, call_name, parts_of
+from amplint.program import Const as Literal
 from amplint.rule import Fault, Rule, Site
 from amplint.values import TRUE, AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
 
@@ -230,7 +231,7 @@ def _missing(unit: Unit) -> Iterator[Fault]:
             if not is_none and not is_undefined and not (event.kind in _PROTOCOL and _is_unbound(event.scaler)):
                 continue
             scaler = made.get(event.site.identity)
-            if scaler is not None and _by_flags_alone(event):
+            if scaler is not None and _by_flags_alone(event) and not _dispatched(unit, event):
                 built = unit.site_of(scaler)
                 steps = [(built, "the scaler is made here, under a condition")] if built is not None else []
                 yield Fault(
@@ -242,6 +243,23 @@ def _missing(unit: Unit) -> Iterator[Fault]:
                 )
                 # this use raises; what follows on the path does not happen
                 break
+
+
+def _dispatched(unit: Unit, event: Event) -> bool:
+    """Whether the method around a use is looked up, in a table or by a name that is put together, and never called by
+    its own: the same flag that made the scaler may choose it."""
+    function = function_of(event.site)
+    if not isinstance(function, cst.FunctionDef) or event.site.module is not unit.source:
+        return False
+    name = function.name.value
+    scopes = [scope for scope in unit.env.program.scopes if scope.name != name]
+    calls = [stmt for scope in scopes for stmt in scope.statements if isinstance(stmt, Call)]
+    if any(call_name(call.func) == name for call in calls):
+        return False
+    looked_up = any(
+        call_name(c.func) == "getattr" and not isinstance(c.args[-1].value, Literal) for c in calls if c.args
+    )
+    return looked_up or any(name in scope.words for scope in scopes if scope.kind == "function")
 
 
 def _is_unbound(scaler: Value | None) -> bool:

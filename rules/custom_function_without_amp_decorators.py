@@ -19,6 +19,7 @@ from amplint.torch_facts import GENERIC_CUSTOM_FUNCTION, holds
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.project import ModuleEnv
 
 
 class CustomFunctionWithoutAmpDecorators(Rule):
@@ -148,7 +149,10 @@ class CustomFunctionWithoutAmpDecorators(Rule):
             forward, backward = scope.children.get("forward"), scope.children.get("backward")
             if forward is None or backward is None or not _is_function(names, scope):
                 continue
-            wears = _decorated(names, forward, "custom_fwd"), _decorated(names, backward, "custom_bwd")
+            wears = (
+                _decorated(names, forward, "custom_fwd", unit.env),
+                _decorated(names, backward, "custom_bwd", unit.env),
+            )
             if all(wears) or not (_multiplies(names, forward) or _multiplies(names, backward)):
                 continue
             if not any(wears) and (_settles_dtypes(forward) or _settles_dtypes(backward)):
@@ -182,12 +186,17 @@ def _is_function(names: Names, scope: Scope) -> bool:
     return not bases.isdisjoint({"torch.autograd.Function", "torch.autograd.function.Function"})
 
 
-def _decorated(names: Names, method: Scope, name: str) -> bool:
+def _decorated(names: Names, method: Scope, name: str, module: ModuleEnv) -> bool:
     calls = {s.result: s.func for s in walk(method.prelude) if isinstance(s, Call)}
     for decorator in method.decorators:
         func: Expr = calls.get(decorator.id, decorator) if isinstance(decorator, Name) else decorator
         dotted = names.of(func, method.parent) if method.parent is not None else frozenset()
         if any(d.rpartition(".")[2] == name for d in dotted) or getattr(func, "id", getattr(func, "name", "")) == name:
+            return True
+        if isinstance(func, Name) and any(
+            scope.name == func.id and name in scope.words for scope in module.program.scopes if scope.kind == "function"
+        ):
+            # a helper of the module's own that puts it on
             return True
     return False
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import ENABLES, TRAINS
+from amplint.needles import CACHE_IS_CLEARED, ENABLES, TRAINS
 from amplint.optable import LOWER_MODULES
 from amplint.precision import Fact, Library, Opened, Unknown, facts_of, like_network
 from amplint.rule import Fault, Rule, Site
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from amplint.analysis import Unit
-
-
-_CACHE_IS_CLEARED = re.compile(r"\b(clear_autocast_cache|set_autocast_cache_enabled)\(")
 
 
 class NoGradWeightCache(Rule):
@@ -127,7 +123,7 @@ class NoGradWeightCache(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        if _CACHE_IS_CLEARED.search(unit.source.text):
+        if CACHE_IS_CLEARED.search(unit.source.text):
             return
         waiting: dict[tuple[int, tuple[str, ...]], Fact] = {}
         for fact in facts_of(unit.env, unit.target):

@@ -170,6 +170,7 @@ _LINEAR = frozenset(
         "view_as",
     }
 )
+_SCALE_FREE = frozenset({"normalize", "cosine_similarity", "sign", "argmax", "isnan", "isinf", "isfinite"})
 _PRODUCTS = frozenset({"mul", "div", "multiply", "divide", "true_divide", "mul_", "div_"})
 
 
@@ -206,10 +207,11 @@ def _through(value: Value, use: _Use, operands: int) -> Iterator[_Use]:
     if isinstance(value, (ItemOf, Many, Sequence)):
         yield use
     elif isinstance(value, OpV):
-        yield _combined(value.op, value.args, use, operands)
+        if value.op != "/" or operands < 2:  # a gradient divided by its own norm has no scale
+            yield _combined(value.op, value.args, use, operands)
     elif isinstance(value, Result):
         name = _name(value.callee)
-        if name is None:
+        if name is None or name in _SCALE_FREE:
             return
         if isinstance(value.callee, AttrOf) and isinstance(value.callee.base, Scaler):
             yield replace(use, rescaled=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.layout import block_of
+from amplint.layout import block_of, enclosing
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.source import children
 from amplint.values import FALSE, Optimizer, Value
@@ -112,8 +112,7 @@ class ScalerRecreated(Rule):
             for event in trace.events:
                 if event.kind != "construct_scaler" or event.scaler is None or event.scaler.enabled is FALSE:
                     continue
-                if event.site.identity in restored:
-                    # it goes on where another one stopped
+                if event.site.identity in restored or _goes_on(event.site) or _made_once(event.site):
                     continue
                 known = earlier.setdefault(event.site.identity, [])
                 for first in known:
@@ -130,6 +129,31 @@ class ScalerRecreated(Rule):
                     )
                     break
                 known.append(event)
+
+
+def _goes_on(site: Site) -> bool:
+    """Whether a scaler begins with a scale that the loop around it computes: where another one stopped."""
+    loop = enclosing(site, cst.For, cst.While)
+    arguments = site.node.args if isinstance(site.node, cst.Call) else ()
+    given = (a.value for a in arguments if a.keyword is not None and a.keyword.value == "init_scale")
+    return loop is not None and any(not _names_read(value).isdisjoint(_names_bound(loop)) for value in given)
+
+
+def _made_once(site: Site) -> bool:
+    """Whether a scaler is made where the condition around it finds none: `if name not in scalers: scalers[name] = ...`,
+    `if not hasattr(step, "scaler"): step.scaler = ...`."""
+    around = enclosing(site, cst.If, cst.FunctionDef, cst.For, cst.While)
+    holder = site.module.parent(site.node)
+    while isinstance(holder, cst.Arg):
+        holder = site.module.parent(holder)
+    target: cst.CSTNode | None = None
+    if isinstance(holder, cst.Assign):
+        target = holder.targets[0].target
+    elif isinstance(holder, cst.Call):
+        target = holder.func
+    while isinstance(target, (cst.Attribute, cst.Subscript)):
+        target = target.value
+    return isinstance(around, cst.If) and isinstance(target, cst.Name) and target.value in _names_read(around.test)
 
 
 def _in_one_loop(trace: Trace, first: Event, second: Event) -> bool:

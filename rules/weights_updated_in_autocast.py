@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.needles import ENABLES, TRAINS
+from amplint.needles import CACHE_IS_CLEARED, ENABLES, TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, NONE, Optimizer, Scaler, Scheduler, Value
 
@@ -147,6 +147,8 @@ class WeightsUpdatedInAutocast(Rule):
             before = _use(unit, trace, range(position - 1, -1, -1), update, region)
             after = _use(unit, trace, range(position + 1, len(trace.events)), update, region)
             if before is None or after is None or _frozen(unit, trace, position, update):
+                continue
+            if CACHE_IS_CLEARED.search(update.site.module.text):
                 continue
             yield Fault(
                 region.site,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint import library
 from amplint.program import Call, Evaluate, Region, Yield
 from amplint.rule import Site
@@ -220,6 +222,13 @@ class Contexts:
             state.regions = tuple(kept)
             return [(state, NONE, None)]
         return [(state, Result(AttrOf(context, name), tuple(pos), state.loops), None)]
+
+    @staticmethod
+    def left_by_hand(state: Machine) -> Machine:
+        """Close the last region that was entered by hand, as where its context is taken out of a list to be left."""
+        by_hand = [region for region in state.regions if isinstance(region.site.node, cst.Call)]
+        state.regions = tuple(region for region in state.regions if not by_hand or region is not by_hand[-1])
+        return state
 
     @staticmethod
     def _left(stack: Context, state: Machine) -> Machine:

@@ -298,6 +298,8 @@ class Effects:
                 return self.unknown.unknown(callee, pos, kw, site, state)
             self.gradients.clip(frozenset((base,)), limit, f"{guards.describe(base)}.{name}", FALSE, site, state)
             return [(state, Grad(frozenset((base,)), "norm"), None)]
+        if name == "__exit__" and not isinstance(base, Instance):
+            return [(self.contexts.left_by_hand(state), NONE, None)]
         if name == "enter_context" and pos:
             return self.contexts.enter_here(pos[0], site, state)
         if name == "get" and not kw and _asks_by_name(pos):

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from amplint.machine import CallOutcome, Machine
 
 
+#: holds whether a hook on a parameter takes a step: then each backward does
+HOOKS = Sym("hooks")
 #: a function that limits values, by its name
 _CLIPS = re.compile(r"clamp(?:_|$)|clip(?:_|$)|nan_to_num$")
 
@@ -214,6 +216,8 @@ class GradientEffects:
             words = frozenset((func.parts[0].dotted.rpartition(".")[2],))
         clips = any(_CLIPS.match(word) for word in words)
         self.x.record("hook", site, state, details={"owners": owners, "clips": clips})
+        if "step" in words:
+            state.heap[(HOOKS, "#steps")] = True
 
     def parameter_method(
         self, param: Param, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amplint.effects.gradients import HOOKS
 from amplint.program import Assign, Call
 from amplint.rule import Site
 from amplint.states import (
@@ -133,6 +134,12 @@ class Losses:
         )
         assert event is not None
         if scaler is None and not certain:
+            for optimizer in before:
+                self.assign(optimizer, UNKNOWN, state)
+            return
+        if state.heap.get((HOOKS, "#steps")):
+            for known in list(state.books):
+                self.effects.scaling.lose_scaler(known, state)
             for optimizer in before:
                 self.assign(optimizer, UNKNOWN, state)
             return

@@ -26,6 +26,7 @@ from amplint.values import (
     Const,
     Context,
     DictV,
+    Ext,
     Func,
     Instance,
     ItemOf,
@@ -189,10 +190,34 @@ class Calls:
         if callee.scope.is_generator and "contextmanager" not in kinds:
             if not self.x.silent:
                 self.x.executed.add(callee.scope)
+        if any(map(_remembers, decorators)):
+            return self._remembered(callee, positional, keywords, site, state, decorators)
         wrappers = [d for d in decorators if isinstance(d, Func) and d.scope in d.env.relevant]
         if wrappers and site is not None and not isinstance(callee, Bare):
             return self._decorated(callee, wrappers, decorators, positional, keywords, site, state)
         return self.run(callee, positional, keywords, site, state, decorators)
+
+    def _remembered(
+        self,
+        callee: Func,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        site: Site | None,
+        state: Machine,
+        decorators: tuple[Value, ...],
+    ) -> list[CallOutcome]:
+        """A call of a function with a cache: the same arguments bring the same object."""
+        slot = (
+            callee.scope_value,
+            ("#cached", tuple(positional), tuple(sorted(keywords.items(), key=lambda kv: kv[0]))),
+        )
+        if slot in state.heap:
+            return [(state, state.heap[slot], None)]
+        outcomes = self.run(callee, positional, keywords, site, state, decorators)
+        for after, value, signal in outcomes:
+            if signal is None:
+                after.heap[slot] = value
+        return outcomes
 
     def _decorated(
         self,
@@ -251,7 +276,8 @@ class Calls:
             entered = self.x.effects.contexts.decorating_region(decorator, callee, state)
             if entered is not None:
                 state.regions = (*state.regions, entered)
-        decorating = state.regions[len(outer_regions) :]
+        inside = state.regions
+        decorating = inside[len(outer_regions) :]
         if not self.x.silent:
             self.x.executed.add(callee.scope)
         self.x.depth += 1
@@ -273,7 +299,7 @@ class Calls:
         if not given and all(after.books == books and is_quiet(after, start, grads) for after, _ in outcomes):
             if not may_train:
                 self.x.idleness.looked(callee.scope, budget - self.x.budget)
-            if all(_changed_nothing(after, signal, heap) for after, signal in outcomes):
+            if all(after.regions == inside and _changed_nothing(after, signal, heap) for after, signal in outcomes):
                 handed = constants(callee, positional, keywords, heap, state)
                 self.x.idleness.changed_nothing(callee.scope, handed, decided)
         results: list[CallOutcome] = []
@@ -393,6 +419,12 @@ class Calls:
         return [(after, instance, signal) for after, _, signal in self.run(bound, positional, keywords, site, state)]
 
 
+def _remembers(decorator: Value) -> bool:
+    """Whether a decorator is `functools.cache` or `functools.lru_cache`."""
+    made = decorator.callee if isinstance(decorator, Result) else decorator
+    return isinstance(made, Ext) and made.dotted in ("functools.cache", "functools.lru_cache")
+
+
 def _restores(scope: Scope, handed: Iterable[Value]) -> bool:
     """Whether a function loads states, and is handed a scaler or an optimizer to load one into."""
     return "load_state_dict" in scope.words and any(isinstance(value, (Scaler, Optimizer)) for value in handed)
@@ -410,4 +442,4 @@ def _changed_nothing(after: Machine, signal: Signal | None, heap: dict[Any, Any]
     """Whether a function came back with the objects it found, and brought none."""
     if signal is not None and (signal[0] != "return" or interesting(signal[1])):
         return False
-    return all(heap.get(slot) is value for slot, value in after.heap.items())
+    return heap.keys() <= after.heap.keys() and all(heap.get(slot) is value for slot, value in after.heap.items())

@@ -85,6 +85,12 @@ class Classes:
             return []
         return list(dict.fromkeys(name for owner in reversed(lineage) for name in owner.scope.fields))
 
+    def fields_of_tuple(self, instance: Instance, state: Machine) -> tuple[Value, ...] | None:
+        """The elements of an object that is a named tuple, None of any other."""
+        if not any(name.endswith("NamedTuple") for name in self.lineage(instance.cls, state)[1]):
+            return None
+        return tuple(self.x.expressions.attribute(instance, name, state) for name in self.fields(instance.cls, state))
+
     @staticmethod
     def _names_of_decorators(scope: Scope) -> Iterator[str]:
         made = {stmt.result: path_of(stmt.func) for stmt in scope.prelude if isinstance(stmt, Call)}

@@ -233,6 +233,8 @@ class Loops:
             return value.items
         if isinstance(value, ListV) and not state.heap.get((value, "#open")):
             return tuple(state.heap.get((value, "#items"), ()))
+        if isinstance(value, Instance):
+            return self.x.classes.fields_of_tuple(value, state)
         if isinstance(value, DictV) and not state.heap.get((value, "#open")):
             return tuple(pair.items[0] for pair in state.heap.get((value, "#items"), ()))
         if (

@@ -1,6 +1,7 @@
 """What is right: a surrogate loss carries scaled gradients on."""
 
-import torch, torch.nn.functional as F
+import torch
+import torch.nn.functional as F
 
 
 def train(m, loader, chunk):

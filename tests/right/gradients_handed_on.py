@@ -1,6 +1,7 @@
 """What is right: scaled gradients of the head are handed on to the encoder."""
 
-import torch, torch.nn.functional as F
+import torch
+import torch.nn.functional as F
 
 
 def train(enc, head, loader, n):

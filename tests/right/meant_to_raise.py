@@ -41,7 +41,6 @@ def test_update_alone():
 class Tests(unittest.TestCase):
     def test_two(self):
         optimizer, scaler = made()
-        with self.assertRaisesRegex(RuntimeError, "already"):
-            with torch.no_grad():
-                scaler.unscale_(optimizer)
-                scaler.unscale_(optimizer)
+        with self.assertRaisesRegex(RuntimeError, "already"), torch.no_grad():
+            scaler.unscale_(optimizer)
+            scaler.unscale_(optimizer)

@@ -1,6 +1,7 @@
 """What is right: an ExitStack is closed before the backward."""
 
 from contextlib import ExitStack
+
 import torch
 
 

@@ -1,6 +1,7 @@
 """What is right: a context is put on an ExitStack before that is entered."""
 
 from contextlib import ExitStack
+
 import torch
 
 
