@@ -83,6 +83,117 @@ FAULTY: dict[str, tuple[str, str, str]] = {
         loop(SCALED, "for p in net.parameters():", "    p.grad.nan_to_num_(0.0, 1.0, -1.0)" + HERE, STEP, UPDATE),
         "conditional",
     ),
+    "a copy of the network is frozen": (
+        "AMP201",
+        _program("""
+            import copy
+            import torch
+
+            def learn(net, loader, optimizer):
+                scaler = torch.amp.GradScaler("cuda")
+                teacher = copy.deepcopy(net).eval()
+                for weight in teacher.parameters():
+                    weight.requires_grad_(False)
+                for inputs, wanted in loader:
+                    optimizer.zero_grad()
+                    with torch.autocast("cuda"):
+                        error = (net(inputs) - wanted).square().mean()
+                    scaler.scale(error).backward()
+                    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # <- here
+                    scaler.step(optimizer)
+                    scaler.update()
+        """),
+        "confirmed",
+    ),
+    "the head of a frozen network is replaced": (
+        "AMP201",
+        _program("""
+            import torch
+            import torchvision
+
+            def learn(loader):
+                scaler = torch.amp.GradScaler("cuda")
+                model = torchvision.models.resnet50(weights="DEFAULT")
+                for weight in model.parameters():
+                    weight.requires_grad = False
+                model.fc = torch.nn.Linear(2048, 10)
+                optimizer = torch.optim.SGD(model.fc.parameters(), lr=0.1)
+                for inputs, wanted in loader:
+                    optimizer.zero_grad()
+                    with torch.autocast("cuda"):
+                        error = (model(inputs) - wanted).square().mean()
+                    scaler.scale(error).backward()
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # <- here
+                    scaler.step(optimizer)
+                    scaler.update()
+        """),
+        "confirmed",
+    ),
+    "a factor that must not be one": (
+        "AMP201",
+        _program("""
+            import torch
+
+            def learn(net, loader, optimizer, options):
+                scaler = torch.amp.GradScaler("cuda")
+                for inputs, wanted in loader:
+                    optimizer.zero_grad()
+                    with torch.autocast("cuda"):
+                        error = (net(inputs) - wanted).square().mean() * (1 - options.alpha)
+                    scaler.scale(error).backward()
+                    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # <- here
+                    scaler.step(optimizer)
+                    scaler.update()
+        """),
+        "confirmed",
+    ),
+    "an optimizer behind a property that can be set": (
+        "AMP201",
+        _program("""
+            import functools
+            import operator
+
+            import torch
+
+            class Base:
+                pass
+
+            class Middle(Base):
+                pass
+
+            class Learner(Middle):
+                def __init__(self, net):
+                    self.net = net
+                    self.scaler = torch.amp.GradScaler("cuda")
+                    self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+                @property
+                def optimizer(self):
+                    return self._optimizer
+
+                @optimizer.setter
+                def optimizer(self, made):
+                    self._optimizer = made
+
+                def learn(self, loader):
+                    for inputs, wanted in loader:
+                        self.optimizer.zero_grad()
+                        with torch.autocast("cuda"):
+                            errors = [(self.net(inputs) - wanted).square().mean(), self.net(wanted).mean()]
+                            error = functools.reduce(operator.add, errors)
+                        self.scaler.scale(error).backward()
+                        if isinstance(self, Base):
+                            torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)  # <- here
+                        self.scaler.step(self.optimizer)
+                        self.scaler.update()
+        """),
+        "confirmed",
+    ),
+    "an update instead of a batch": (
+        "AMP206",
+        loop("if torch.isnan(error):", "    scaler.update()" + HERE, "    continue", SCALED, STEP, UPDATE),
+        "conditional",
+    ),
     "plain backward": ("AMP203", loop("error.backward()" + HERE, STEP, UPDATE), "confirmed"),
     "plain step": ("AMP204", loop(SCALED, "optimizer.step()" + HERE), "confirmed"),
     "plain step on true gradients": ("AMP204", loop(SCALED, UNSCALE, "optimizer.step()" + HERE, UPDATE), "conditional"),

@@ -235,7 +235,9 @@ class Callables(Operations):
             return args[0] if len(args) == 1 or not all(isinstance(a, Unknown) for a in args) else tuple(args)
         tensors = self._tensors(values)
         loss_like = bool(LOSS.search(name))
-        if MODEL.search(name) and not loss_like and not tensors and MAKER.search(name):
+        # nobody calls a network on nothing but constants
+        makes = MAKER.search(name) or (values and all(isinstance(value, PLAIN) for value in values))
+        if MODEL.search(name) and not loss_like and not tensors and makes:
             return self.model(f"{unknown.label} in line {self.line}#{next(self.serial)}")
         if MODEL.search(name) and not loss_like and name != "model_fn":
             return self.call_model(self.bind(unknown, "model"), args, keywords)

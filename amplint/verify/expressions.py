@@ -482,6 +482,10 @@ class Expressions:
 
     def set_attribute(self, value: object, name: str, new: object) -> None:
         if isinstance(value, Instance):
+            found = value.cls.find(name)
+            if isinstance(found, Property) and found.setter is not None:
+                self.call(found.setter, [value, new], {})
+                return
             value.attrs[name] = new
             self.world.set_attribute(value, name, new)
         elif isinstance(value, UserClass):

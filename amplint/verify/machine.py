@@ -435,6 +435,11 @@ class Machine(Expressions):
 
     def function(self, node: ast.FunctionDef, scope: Scope, owner: UserClass | None) -> object:
         value: object = self._plain_function(node, scope, owner)
+        known = owner.namespace.get(node.name) if owner is not None else None
+        if isinstance(known, Property) and any(_belongs_to_property(d, node.name) for d in node.decorator_list):
+            if any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in node.decorator_list):
+                known.setter = value
+            return known
         for decorator in reversed(node.decorator_list):
             self.world.enter_line(scope.path, node)
             self.world.line = decorator.lineno
@@ -574,6 +579,11 @@ def _is_declaration(node: ast.stmt) -> bool:
         ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign
         | ast.AnnAssign | ast.Try | ast.Pass,
     )  # fmt: skip
+
+
+def _belongs_to_property(decorator: ast.expr, name: str) -> bool:
+    """Whether a decorator is `@name.setter` or `@name.deleter`."""
+    return isinstance(decorator, ast.Attribute) and isinstance(decorator.value, ast.Name) and decorator.value.id == name
 
 
 def _mentions_main(test: ast.expr) -> bool:

@@ -636,6 +636,9 @@ class Members(Callables):
         if isinstance(value, Instance):
             return
         if isinstance(value, Unknown):
+            is_network = MODEL.search(value.name) or self.plan.used_as_model(value.name)
+            if value.bound is None and is_network and isinstance(self.actual(new), nn.Module):
+                self.bind(value, "model")
             if value.bound is not None:
                 self.set_attribute(value.bound, name, new)
             else:
@@ -643,6 +646,11 @@ class Members(Callables):
             return
         if isinstance(value, Namespace):
             value.set(name, new)
+            return
+        if isinstance(value, Model):
+            made = self.actual(new)
+            if isinstance(made, nn.Module):
+                value.replace(name, made)
             return
         if isinstance(value, Scaler) and name == "_per_optimizer_states":
             # whatever it is set to: what the scaler knew of its optimizers is gone

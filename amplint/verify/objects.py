@@ -208,10 +208,13 @@ class Partial:
 
 
 class Property:
-    __slots__ = ("function",)
+    """A property of a user's class, with what sets it where something does."""
+
+    __slots__ = ("function", "setter")
 
     def __init__(self, function: object) -> None:
         self.function = function
+        self.setter: object = None
 
 
 class UserClass:
@@ -236,6 +239,10 @@ class UserClass:
                 if found is not None:
                     return found
         return None
+
+    def is_kind_of(self, other: object) -> bool:
+        """Whether this is a class or extends it, however far up."""
+        return self is other or any(isinstance(base, UserClass) and base.is_kind_of(other) for base in self.bases)
 
     def library_base(self) -> str | None:
         """The dotted name of the first library class among its ancestors."""

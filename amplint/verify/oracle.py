@@ -37,6 +37,8 @@ CONDITIONS = (
 )
 HALF = Run("fp16 gradients", half_grads=True, scale=65536.0, gain=16.0)
 TOLERANCE = 1e-4
+#: what two orders of the same sums may make of a gradient
+ROUNDING = 5e-6
 #: rules of which nothing is refuted where autocast was never on
 WITH_REGION = {"AMP101", "AMP102", "AMP105", "AMP106", "AMP111"}
 #: what the search for a way to the flagged line may take, in processor time
@@ -332,6 +334,18 @@ def difference(reference: Outcome, seen: Outcome, tolerance: float = TOLERANCE) 
     return Difference(lost, 1, max(total, 1)) if lost else None
 
 
+def _nearly(reference: Outcome, seen: Outcome) -> float | None:
+    """By how much of their norm the gradients of two runs differ, where that is more than rounding and less than what
+    counts: a term with a tiny weight may have lost its scale."""
+    wanted = {s.key: s.gradients for s in reference.ledger.steps if s.gradients is not None}
+    pairs = [(wanted[s.key], s.gradients) for s in seen.ledger.steps if s.gradients is not None and s.key in wanted]
+    differences = [
+        float((a - b).norm()) / max(float(a.norm()), 1e-12) for a, b in pairs if a is not None and a.shape == b.shape
+    ]
+    worst = max(differences, default=0.0)
+    return worst if ROUNDING < worst < TOLERANCE else None
+
+
 def _compare(expected: Any, got: Any, tolerance: float) -> str | None:
     if expected.shape != got.shape:
         return None
@@ -438,6 +452,9 @@ def judge(
         case, result = _credited(case, result)
     elif result.status == "inconclusive" and replay.alone is not None:
         case, result = _undisturbed(case, result)
+    if result.status == "confirmed" and case.changes.get("bad_loss_at"):
+        # the line is reached with such a loss alone
+        result.status, result.variant = "conditional", "a loss that is not finite"
     result.assumptions = [*result.assumptions, *case.assumptions()][:12]
     result.events = trail(case)
     result.way = case.way()
@@ -578,6 +595,12 @@ def refutation(case: Case, asked: Complete) -> Judgement:
             )
     if nominal.steps_taken < asked.steps:
         return Judgement("inconclusive", reason=f"only {nominal.steps_taken} optimizer steps were made")
+    near = _nearly(case.reference(PLAIN[0]), nominal)
+    if near is not None:
+        return Judgement("inconclusive", reason=f"the gradients differ by {near:.2g} of their norm, too little to tell")
+    handed = [step.gradients for step in nominal.ledger.steps if step.gradients is not None]
+    if handed and not any(bool(gradients.any()) for gradients in handed):
+        return Judgement("inconclusive", reason="every gradient that the optimizer was handed is zero")
     if nominal.world.outside:
         return Judgement(
             "inconclusive",

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amplint.verify.guesses import (
-    ERRORS,
-)
+from amplint.verify.guesses import ERRORS, MODEL, SETTINGS
 from amplint.verify.objects import (
     Bound,
     Dotted,
@@ -181,7 +179,7 @@ class PythonLibrary(TorchLibrary):
         return total
 
     def _extreme(self, pick: Callable[..., Any], values: tuple[object, ...], keywords: dict[str, object]) -> object:
-        items = list(self.iterate(values[0])) if len(values) == 1 else list(values)
+        items = self.builtin_list(values[0]) if len(values) == 1 else list(values)
         numbers = [
             self.number(i) if isinstance(i, Unknown) else float(i) if isinstance(i, Tensor) and i.numel() == 1 else i
             for i in items
@@ -264,7 +262,7 @@ class PythonLibrary(TorchLibrary):
         }
         for kind in wanted:
             if isinstance(kind, UserClass) and isinstance(actual, Instance):
-                if actual.cls is kind or kind in actual.cls.bases:
+                if actual.cls.is_kind_of(kind):
                     return True
             elif isinstance(kind, Dotted):
                 short = kind.name.rsplit(".", 1)[-1]
@@ -334,6 +332,8 @@ class PythonLibrary(TorchLibrary):
             return Stack()
         if name == "functools.partial" and args:
             return Partial(args[0], args[1:], keywords)
+        if name == "functools.reduce" and len(args) > 1:
+            return self._reduced(args[0], [*args[2:3], *self.builtin_list(args[1])])
         if name.startswith("functools."):
             return args[0] if args and last not in ("wraps", "lru_cache") else Native(last, lambda f: f)
         if name.startswith("itertools."):
@@ -368,8 +368,23 @@ class PythonLibrary(TorchLibrary):
             return {"random": 0.3, "randint": 1, "uniform": 0.5}.get(last, Unknown(last))
         return Unknown(last, self.ledger.backwards)
 
+    def _reduced(self, function: object, items: list[object]) -> object:
+        """`functools.reduce`: two at a time; an operator that is not known adds."""
+        if not items:
+            return Unknown("reduce")
+        total = items[0]
+        for item in items[1:]:
+            known = isinstance(function, Function | Bound | Wrapped | Native)
+            total = self.machine.call(function, [total, item], {}) if known else self.binary(ast.Add(), total, item)
+        return total
+
     def _copy(self, value: object) -> object:
-        actual = self.actual(value) if not isinstance(value, Instance) else value
+        if isinstance(value, Unknown) and value.bound is None and value.label not in self.roles and not value.data:
+            if MODEL.search(value.name) and not SETTINGS.search(value.name):
+                value = self.bind(value, "model")
+        if isinstance(value, Instance):
+            return self._copied_object(value)
+        actual = self.actual(value)
         if isinstance(actual, Model):
             made = Model(f"{actual.label}#copy", self.ledger)
             with torch.no_grad():
@@ -388,6 +403,14 @@ class PythonLibrary(TorchLibrary):
         if isinstance(actual, Tensor):
             return actual.detach().clone()
         return value
+
+    def _copied_object(self, value: Instance) -> Instance:
+        """A network of the user's class with weights of its own; other objects are shared."""
+        if not isinstance(self.native(value), nn.Module):
+            return value
+        made = Instance(value.cls)
+        made.attrs = {name: self._copy(held) for name, held in value.attrs.items()}
+        return made
 
     def _math(self, last: str, args: list[object]) -> object:
         function = getattr(math, last, None)

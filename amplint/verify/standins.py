@@ -240,6 +240,14 @@ class Model(nn.Module):
             self.parts[name] = Model(f"{self.label}.{name}", self.ledger, shared)  # type: ignore[arg-type]
         return self.parts[name]
 
+    def replace(self, name: str, new: nn.Module) -> None:
+        """Let an attribute that is set to another network be the last layer: `model.fc = nn.Linear(n, classes)`."""
+        layers = [layer for layer in new.modules() if isinstance(layer, nn.Linear)]
+        if layers and len(self.layers):
+            self.layers[-1] = layers[-1]
+        if isinstance(new, Model):
+            self.parts[name] = new
+
     def forward(self, *inputs: Tensor) -> Tensor:
         if inputs and not self.layers:
             return fitted(inputs[0])

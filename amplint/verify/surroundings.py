@@ -17,6 +17,7 @@ from amplint.verify import device
 from amplint.verify.guesses import (
     AMP_FLAG,
     BUILTINS,
+    FACTOR,
     INTEGER,
     LIBRARIES,
     LIMIT,
@@ -503,6 +504,8 @@ class Surroundings:
             value = 2
         elif unknown.name in ("lr", "learning_rate"):
             value = 0.1
+        elif FACTOR.search(unknown.name):
+            value = 0.7
         else:
             value = 1
         self.guessed[unknown.name] = value
