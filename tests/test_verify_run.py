@@ -73,6 +73,22 @@ def test_every_finding_gets_a_verdict_and_the_refuted_lose_confidence(tmp_path: 
     assert verdicts[0].device == "cpu"
 
 
+def test_a_helper_that_its_package_hands_on_is_called(tmp_path: Path) -> None:
+    helper = "def limit(net):\n    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n"
+    engine = "from .utils import limit\n" + loop(SCALED, "limit(net)", STEP, UPDATE)
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "__init__.py").write_text("from .grad import limit\n")
+    (tmp_path / "utils" / "grad.py").write_text("import torch\n" + helper)
+    (tmp_path / "engine.py").write_text(engine)
+    called = engine.splitlines().index("        limit(net)") + 1
+    steps = (Step(Place("engine.py", called, 1, called, 80), "called here"),)
+    run = OneRun(Files(tmp_path), [finding("AMP201", "utils/grad.py", 3, steps=steps)])
+    verify_run(run, settings(device="cpu"))  # type: ignore[arg-type]
+    verdict = run.findings[0].verdict
+    assert verdict is not None
+    assert verdict.status == "confirmed", verdict
+
+
 def test_a_right_repair_is_verified_and_a_wrong_one_is_not(tmp_path: Path) -> None:
     bad = FAULTY["clip while scaled"][1]
     line = line_of(bad)

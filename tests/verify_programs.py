@@ -189,6 +189,26 @@ FAULTY: dict[str, tuple[str, str, str]] = {
         """),
         "confirmed",
     ),
+    "the last of many micro-batches": (
+        "AMP201",
+        _program("""
+            import torch
+
+            def learn(net, loader, optimizer):
+                window = 64
+                scaler = torch.amp.GradScaler("cuda")
+                for i, (inputs, wanted) in enumerate(loader):
+                    with torch.autocast("cuda"):
+                        error = (net(inputs) - wanted).square().mean() / window
+                    scaler.scale(error).backward()
+                    if i % window == window - 1:
+                        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # <- here
+                        scaler.step(optimizer)
+                        scaler.update()
+                        optimizer.zero_grad()
+        """),
+        "confirmed",
+    ),
     "an update instead of a batch": (
         "AMP206",
         loop("if torch.isnan(error):", "    scaler.update()" + HERE, "    continue", SCALED, STEP, UPDATE),

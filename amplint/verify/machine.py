@@ -426,6 +426,15 @@ class Machine(Expressions):
             return self.imported(joined.lstrip("."), scope)
         if self.world.library(base):
             return self.world.dotted(joined)
+        return self._handed_on(base.lstrip("."), name, scope)
+
+    def _handed_on(self, package: str, name: str, scope: Scope) -> object:
+        """A name that a package, which is not at hand itself, imports from one of its modules, which is."""
+        for dotted, path in self.modules.items():
+            if dotted.startswith(f"{package}.") and path in self.trees and path != scope.path:
+                found = self.module(path).names.get(name)
+                if found is not None and not isinstance(found, Unknown):
+                    return found
         return Unknown(name)
 
     def do_FunctionDef(self, node: ast.FunctionDef, scope: Scope) -> None:

@@ -77,6 +77,10 @@ ENOUGH, LONG = 12, 6000
 MANY = 1000
 
 
+class Remainder(int):
+    """What is left where an interval was cut to two steps, so that it is compared with the second at most."""
+
+
 class Operations(Surroundings):
     """Operators, losses and backwards, iteration, contexts."""
 
@@ -105,7 +109,8 @@ class Operations(Surroundings):
         a, b = self._operand(a, b), self._operand(b, a)
         if self.plan.short and isinstance(op, ast.Mod) and isinstance(a, int) and isinstance(b, int):
             # what happens every so many steps happens at every second one
-            b = 2 if b > self.plan.length else b
+            if b > self.plan.length:
+                return Remainder(a % 2)
         if isinstance(a, Unknown) and isinstance(b, Unknown):
             if NUMBER.search(a.name) and NUMBER.search(b.name) and not (a.data or b.data):
                 return self.binary(op, self.number(a), self.number(b))
@@ -154,6 +159,9 @@ class Operations(Surroundings):
         if isinstance(left, Dotted) and isinstance(right, Dotted):
             return (left.name == right.name) == isinstance(op, ast.Eq)
         left, right = _device_text(left), _device_text(right)
+        if isinstance(left, Remainder) and isinstance(right, int):
+            # `i % 64 == 63` asks for the last one
+            right = min(right, 1)
         if self.plan.short and isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             left, right = (2 if type(v) is int and v > MANY else v for v in (left, right))
         try:
