@@ -30,7 +30,7 @@ class HalfEpsilon(Rule):
 
     ## What it does
 
-    Reports a constant below 6e-8 that is added to an fp16 tensor, or that is the lower bound of `clamp` or
+    Reports a constant below 3e-8 that is added to an fp16 tensor, or that is the lower bound of `clamp` or
     `clamp_min` on one, when the tensor was made in an fp16 autocast region or cast by hand. Also reports Adam and its
     relatives with such an `eps` (the default is 1e-8) on fp16 weights.
 

@@ -191,8 +191,9 @@ def half_values(case: Case) -> Judgement | None:
         return Judgement("confirmed", f"raises {refusals[0]}", run.name)
     rule = case.replay.rule
     if rule == "AMP404":
-        if any(case.is_flagged(path, line) for path, line in seen.world.tiny):
-            return Judgement("confirmed", "an fp16 tensor meets the eps, and 1e-8 is 0 in fp16", run.name)
+        tiny = next((value for path, line, value in seen.world.tiny if case.is_flagged(path, line)), None)
+        if tiny is not None:
+            return Judgement("confirmed", f"an fp16 tensor meets the eps, and {tiny:g} is 0 in fp16", run.name)
         text = "\n".join(case.replay.texts)
         half = any(p.dtype == torch.float16 for o in seen.world.optimizers.values() for p in o.parameters())
         if half and "Adam" in text and "eps" not in text:

@@ -61,6 +61,9 @@ from amplint.verify.standins import (
     raised_by_amp,
 )
 
+#: half of the smallest number of fp16: what is not larger becomes 0 there
+HALF_OF_SMALLEST = 2.0**-25
+
 
 class Surroundings:
     """Carries out what the interpreter meets, on stand-ins of torch."""
@@ -98,7 +101,7 @@ class Surroundings:
         self.outside: list[str] = []
         self.halves: list[tuple[str, int, bool, bool]] = []
         self.refusals: list[tuple[str, int, str]] = []
-        self.tiny: list[tuple[str, int]] = []
+        self.tiny: list[tuple[str, int, float]] = []
         self.infinite: list[tuple[str, int]] = []
         self.floats = 0
         self.statements = 0
@@ -174,8 +177,9 @@ class Surroundings:
             return
         self.floats += 1
         if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
-            if any(isinstance(v, float) and 0 < abs(v) < 6e-8 for v in values):
-                self.tiny.append((self.path, self.line))
+            self.tiny.extend(
+                (self.path, self.line, v) for v in values if isinstance(v, float) and 0 < abs(v) <= HALF_OF_SMALLEST
+            )
             outer = any(r.enabled for r in self.regions)
             inner = bool(self.regions) and self.regions[-1].enabled
             self.halves.append((self.path, self.line, outer, inner))
