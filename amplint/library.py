@@ -273,7 +273,8 @@ HOOK_NAMES = re.compile(
 
 #: a method that may take a step with what its object has been given
 RUNS = re.compile(
-    r"step|run|train|batch|update|fit|optim|iter|epoch|process|clos|exec|apply|advance|perform|call|do_|backward|minimi"
+    r"(?:^|_)(?:steps?|run|train|update|fit|optimi[sz]e|iterate|iteration|epoch|process|closure|exec(?:ute)?|apply|advance"
+    r"|perform|call|do|backward|minimi[sz]e)(?:_|$)"
 )
 
 #: modules that consist of the modules they are given

@@ -8,6 +8,8 @@ from textwrap import indent
 import pytest
 from tracing import HEAD, Laboratory, regions
 
+from amplint import library
+
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Laboratory:
@@ -680,3 +682,21 @@ def test_what_an_unknown_call_may_do(lab: Laboratory, call: str, state: str) -> 
         scaler.step(optimizer)
     """
     assert first_round(lab.only(source)) == ["backward 4 ?", f"step 6 {state}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("step_fn", True),
+        ("train_step", True),
+        ("run_batch", True),
+        ("forward_backward", True),
+        ("trunk", False),
+        ("criterion", False),
+        ("constraint", False),
+        ("preprocess", False),
+        ("pretrained", False),
+    ],
+)
+def test_a_name_says_that_a_function_takes_steps_with_a_word_of_its_own(name: str, runs: bool) -> None:
+    assert bool(library.RUNS.search(name)) is runs
