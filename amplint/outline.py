@@ -31,6 +31,10 @@ _DEFINITION = re.compile(
 )
 #: the bases of a class, with type parameters or not
 _HEAD = re.compile(rb"class +\w+ *(?:\[[^\]\n]*\])? *\(([^)]*)\)")
+_ASSIGNMENT = re.compile(rb"^(?P<name>\w+)[ \t]*(?::[^=\n]*)?=(?!=)(?P<value>.*)$", re.MULTILINE)
+_FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P<names>\([^)]*\)|[^\n]*)", re.MULTILINE)
+#: a name that an import brings in, and the one it is bound to
+_IMPORTED = re.compile(rb"(?P<name>\w+|\*)(?:\s+as\s+(?P<as>\w+))?")
 _PATH = re.compile(rb"[\w.]+")
 _METHOD = re.compile(rb"^(?P<indent>[ \t]+)(?:async )?def +(?P<name>\w+)", re.MULTILINE)
 _IMPORTS = re.compile(rb"^(?:from|import)\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
@@ -72,6 +76,27 @@ class Outline:
             texts = _methods(match[0]) if match["class"] else (("", match[0]),)
             found[match["name"].decode()] = tuple(Part(name, text, words_in(text)) for name, text in texts)
         return found
+
+    @cached_property
+    def assignments(self) -> dict[str, bytes]:
+        """What the top-level variables are assigned first, as far as that stands on one line."""
+        found: dict[str, bytes] = {}
+        for match in _ASSIGNMENT.finditer(self.text):
+            found.setdefault(match["name"].decode(), match["value"])
+        return found
+
+    @cached_property
+    def from_imports(self) -> tuple[tuple[str, int, dict[str, str]], ...]:
+        """The top-level `from` imports: module, leading dots, and the original of every name that is bound; `*` where
+        all are."""
+        return tuple(
+            (
+                match["module"].decode(),
+                len(match["dots"]),
+                {(n["as"] or n["name"]).decode(): n["name"].decode() for n in _IMPORTED.finditer(match["names"])},
+            )
+            for match in _FROM_IMPORT.finditer(self.text)
+        )
 
     @cached_property
     def outside(self) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from amplint.holding import Binding, bindings, calls_in, gone_through, held_names
 from amplint.library import EXTERNAL_ROOTS
 from amplint.lowering import lower
-from amplint.outline import VOCABULARY, WORD, Outline
+from amplint.outline import VOCABULARY, Outline
 from amplint.program import (
     Assign,
     Attr,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
-_FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P<names>\([^)]*\)|[^\n]*)", re.MULTILINE)
 #: what code that trains mentions, and code that only computes does not
 TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
 _SCHEDULER_CLASS = re.compile(r"lr_scheduler\.[A-Z]\w+$|(^|\.)[A-Z]\w*(LR|Scheduler|WarmRestarts|OnPlateau)$")
@@ -567,19 +566,15 @@ class Project:
         visited.add((file, name))
         if name in self.telling_names(file):
             return file, name
-        text, word = self.outline(file).text, name.encode()
-        if depth > MAX_REEXPORTS or re.search(rb"^(?:class|(?:async )?def) +" + word + rb"\b", text, re.MULTILINE):
+        outline = self.outline(file)
+        if depth > MAX_REEXPORTS or name in outline.definitions:
             return None
-        assigned = re.search(rb"^" + word + rb"[ \t]*(?::[^=\n]*)?=(?!=)(.*)$", text, re.MULTILINE)
-        if assigned is not None:
-            return (file, name) if VOCABULARY.search(assigned[1]) else None
-        for match in _FROM_IMPORT.finditer(text):
-            names = match["names"]
-            if names.strip() == b"*" or word in WORD.findall(names):
-                dotted, level = match["module"].decode(), len(match["dots"])
-                renamed = re.search(rb"(\w+)\s+as\s+" + word + rb"\b", names)
+        if name in outline.assignments:
+            return (file, name) if VOCABULARY.search(outline.assignments[name]) else None
+        for dotted, level, names in outline.from_imports:
+            original = name if "*" in names else names.get(name)
+            if original is not None:
                 for target in self.candidates(file, dotted, level):
-                    original = renamed[1].decode() if renamed else name
                     seen = (target, original) in visited
                     home = None if seen else self._find_home(target, original, depth + 1, visited)
                     if home is not None:
