@@ -92,7 +92,10 @@ class Builtins:
                 made_list = ListV(state.allocate(id(site.node)))
                 state.heap[(made_list, "#items")] = ()
                 return [(state, made_list, None)]
-            if isinstance(first, (Params, Many, ListV, Sequence)) and name != "iter":
+            ordered = name == "sorted" and any(
+                isinstance(item, Const) for item in self.effects.containers.contents(first, state)
+            )
+            if isinstance(first, (Params, Many, ListV, Sequence)) and name != "iter" and not ordered:
                 return [(state, first, None)]
         if name == "filter" and len(pos) == 2 and isinstance(pos[1], (Params, Many)):
             return [(state, pos[1], None)]

@@ -166,6 +166,8 @@ class Effects:
             handler = self._external_handlers.get(role)
             if handler is not None:
                 return handler(callee, pos, kw, site, state, stmt)  # type: ignore[no-any-return]
+        if dotted == "collections.OrderedDict":
+            return self.builtins.builtin("dict", callee, pos, kw, site, state, stmt)
         if library.is_builtin(dotted):
             return self.builtins.builtin(dotted, callee, pos, kw, site, state, stmt)
         last = dotted.rpartition(".")[2]

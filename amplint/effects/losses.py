@@ -172,12 +172,16 @@ class Losses:
         """Whether a loss without a visible scale was computed here, so that it cannot be scaled."""
         if isinstance(value, OpV):
             return any(self._known_plain(a) for a in value.args if isinstance(a, Value) and not isinstance(a, Const))
+        if isinstance(value, Many):
+            return self._known_plain(value.element)
         if isinstance(value, AttrOf):
             return self._known_plain(value.base)
         if isinstance(value, ItemOf):
             return isinstance(value.parts[0], Value) and self._known_plain(value.parts[0])
         if isinstance(value, Result):
             callee = value.callee
+            if isinstance(callee, Ext) and callee.dotted == "sum":
+                return any(map(self._known_plain, value.args))
             if isinstance(callee, Ext):
                 return callee.dotted.startswith("torch.")
             if isinstance(callee, Func):

@@ -245,7 +245,10 @@ class Loops:
         ):
             name = value.callee.dotted
             if name in ("list", "tuple", "iter", "set", "sorted") and len(value.args) == 1:
-                return self.items_of(value.args[0], state)
+                inner = self.items_of(value.args[0], state)
+                numbers = inner is not None and any(isinstance(item, Const) for item in inner)
+                # in which order constants come is not looked at
+                return None if name == "sorted" and numbers else inner
             if name == "reversed":
                 inner = self.items_of(value.args[0], state)
                 return inner[::-1] if inner is not None else None
