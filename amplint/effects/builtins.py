@@ -32,6 +32,7 @@ from amplint.values import (
     Sym,
     Taint,
     Value,
+    cond,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _CONTAINERS: dict[str, type[Value]] = {"list": ListV, "dict": DictV}
 
 
+#: terms of a `sum` that are added one by one
+MAX_TERMS = 8
 _SETS_ANY = frozenset({"setattr", "__dict__", "vars", "__setattr__", "__slots__"})
 
 
@@ -126,6 +129,12 @@ class Builtins:
             gradients = [v for v in [first, *self.effects.containers.contents(first, state)] if isinstance(v, Grad)]
             if gradients:
                 return [(state, Grad(gradients[0].owners, "derived"), None)]
+            terms = self.x.loops.items_of(first, state) if len(pos) == 1 and not isinstance(first, DictV) else None
+            if terms and len(terms) <= MAX_TERMS and any(term.taint is not CLEAN for term in terms):
+                total = terms[0]
+                for term in terms[1:]:
+                    total = cond("+", total, term)
+                return [(state, total, None)]
             return [(state, Result(callee, tuple(pos), taint=taint), None)]
         if name == "map" and len(pos) == 2 and isinstance(first, Func):
             outcomes = self.x.calls.invoke(

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 #: rounds of a loop over known elements, and of one over known names
 MAX_ITERATIONS, MAX_NAMES = 4, 16
 
+#: marks the number of a batch some batches on
+LATER = "later"
+
 
 class Loops:
     """Loops of one executor."""
@@ -171,7 +174,7 @@ class Loops:
             if length:
                 element = self.nth(sequence, length, stmt, outer)
             else:
-                element = self.nth(sequence, 0, stmt, (*outer, ("later", id(stmt))))
+                element = self.nth(sequence, 0, stmt, (*outer, (LATER, id(stmt))))
             ends = self._round(stmt, state, element, (id(stmt), 2), outer, needed)
             self._sort(stmt, ends, items, outer, following, finished, done)
         return [*kept, *self._merge_gathered(following, stmt)] if following else kept
@@ -365,7 +368,8 @@ class Loops:
             name, args = sequence.callee.dotted, [a for a in sequence.args if isinstance(a, Value)]
             if name == "range":
                 # the same numbers whenever the loop is run between the same bounds
-                first = Sym("index", id(stmt), sequence.args, _target_name(stmt))
+                later = outer[-1:] if outer and outer[-1][0] == LATER else ()
+                first = Sym("index", id(stmt), (*sequence.args, *later), _target_name(stmt))
                 return cond("+", first, Const.of(index)) if index else first
             if name == "enumerate" and args:
                 base = Sym("index", id(stmt), outer, _target_name(stmt, 0))
@@ -516,7 +520,9 @@ def _window(boundaries: frozenset[Any]) -> int:
 def _counts(term: Value, kind: str, stmt: Loop, outer: Any) -> bool:
     if not isinstance(term, Sym) or term.parts[:2] != (kind, id(stmt)):
         return False
-    return kind == "counter" or bool(term.parts[2] == outer)
+    # the numbers of a `range` go by its bounds
+    by_bounds = bool(term.parts[2]) and isinstance(term.parts[2][0], Value)
+    return kind == "counter" or by_bounds or bool(term.parts[2] == outer)
 
 
 def _counted(atom: guards.Atom) -> list[tuple[str, Value]]:
