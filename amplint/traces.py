@@ -400,7 +400,7 @@ def _entry(env: ModuleEnv, executor: Executor, entry: _Entry, inits: dict[Scope,
         first, raised = _drive(env, executor, entry, starts, 0)
         finals = [*first, *raised]
         if _holds_a_step(finals):
-            updates = [(state, {e.scaler for e in state.events() if e.kind == "update"}) for state in first]
+            updates = [(state, _updated_by(state)) for state in first]
             for state in first:
                 _caller_may_update(executor, state, updates)
             again, raised_again = _drive(env, executor, entry, [s.clone() for s in first], 1)
@@ -447,15 +447,48 @@ def _drive(
         if scope.is_method and "staticmethod" in kinds:
             func = Func(home, scope, -home.number, None)
         arguments = _parameters(home, executor, scope, state, skip, number)
-        for after, _, signal in executor.calls.run(
+        for after, value, signal in executor.calls.run(
             func, arguments, _keywords(home, scope), None, state, executor.calls.decorators(func, state)
         ):
             after.loops = ()
-            (returned if signal is None else raised).append(after)
+            if signal is None:
+                returned.extend(_called_later(executor, value, after))
+            else:
+                raised.append(after)
     returned, dropped = merge(returned, scope)
     raised, dropped_too = merge(raised, scope)
     executor.truncated |= dropped or dropped_too
     return returned, raised
+
+
+def _called_later(executor: Executor, value: Value, state: Machine) -> list[Machine]:
+    """The states after the calls of a function that an entry makes and returns: whoever gets it calls it again and
+    again."""
+    if not isinstance(value, Func) or value.frame <= 0 or value.scope in executor.executed:
+        return [state]
+    scope, env = value.scope, value.env
+    if scope.is_generator or scope not in env.relevant or "step" not in scope.words:
+        return [state]
+    states = [state]
+    for number in range(2):
+        called: list[Machine] = []
+        for before in states:
+            before.loops = ((id(scope), number),)
+            arguments = _parameters(env, executor, scope, before, 0, number)
+            for after, _, signal in executor.calls.run(value, arguments, _keywords(env, scope), None, before):
+                after.loops = ()
+                if signal is None:
+                    called.append(after)
+        states, dropped = merge(called, scope)
+        executor.truncated |= dropped
+        updates = [(after, _updated_by(after)) for after in states]
+        for after in states:
+            _caller_may_update(executor, after, updates)
+    return states
+
+
+def _updated_by(state: Machine) -> set[Scaler | None]:
+    return {event.scaler for event in state.events() if event.kind == "update"}
 
 
 _STEPS = frozenset({"step", "opt_step"})
