@@ -252,9 +252,13 @@ class _Drive:
             function = scope.names.get(driver.name)
             if not isinstance(function, Function | Wrapped):
                 raise Unsupported(f"{driver.name} is not a plain function")
-            if self.rounds > 1:
+            made = self._call(function, 0)
+            if isinstance(made, Function):
+                self.world.assume(f"what {driver.name}() returns is called in a loop")
+                self._repeat(lambda i: self._call(made, i), self.rounds)
+            elif self.rounds > 1:
                 self.world.assume(f"{driver.name}() is called in a loop")
-            self._repeat(lambda i: self._call(function, i), self.rounds)
+                self._repeat(lambda i: self._call(function, i + 1), self.rounds - 1)
             return
         cls = scope.names.get(driver.name)
         if not isinstance(cls, UserClass):
@@ -321,7 +325,7 @@ class _Drive:
                 self.world.assume(f"self.{name} is set before")
                 instance.attrs[name] = Unknown(f"self.{name}")
 
-    def _call(self, function: Any, i: int) -> None:
+    def _call(self, function: Any, i: int) -> object:
         plain, skip = function, 0
         while not isinstance(plain, Function):
             if hasattr(plain, "receiver"):
@@ -333,6 +337,7 @@ class _Drive:
         result = self.machine.call(function, args, keywords)
         if isinstance(result, GeneratorCall):
             self.machine.run_generator(result, lambda item: None)
+        return result
 
     def arguments(
         self, function: Function, i: int, skip: int = 0, lasting: bool = False
