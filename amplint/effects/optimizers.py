@@ -107,9 +107,12 @@ class Optimizers:
             )
             if before[optimizer].kind == "P":
                 state.grads[optimizer] = Gradients("N", last=before[optimizer].last)
-            for closure in (*pos, *kw.values()):
+            for position, closure in enumerate((*pos, *kw.values())):
                 if isinstance(closure, Func):
-                    return [(s, v, signal) for s, v, signal in self.x.calls.invoke(closure, [], {}, site, state, None)]
+                    # an optimizer of the user's own may hand its closure what it was given besides
+                    given = pos[position + 1 :]
+                    outcomes = self.x.calls.invoke(closure, given, {}, site, state, None)
+                    return [(s, v, signal) for s, v, signal in outcomes]
             return [(state, NONE, None)]
         if name == "state_dict":
             self.x.record("state_dict", site, state, optimizer=optimizer, details={"of": optimizer})
