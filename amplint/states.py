@@ -62,11 +62,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """A region that is active: its context value, where it was entered, and which entry that was."""
+    """A region that is active: its context value, where it was entered, which entry that was, and whether by hand, so
+    that it stays open until it is left by hand."""
 
     context: Any
     site: Site
     number: int
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

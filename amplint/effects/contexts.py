@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 from amplint import library
 from amplint.program import Call, Evaluate, Region, Yield
 from amplint.rule import Site
@@ -116,10 +114,10 @@ class Contexts:
             return self._enter_instance(stmt, context, site, state)
         return x.within(stmt, None, state, context)
 
-    def entered(self, context: Context, site: Site, state: Machine) -> Entered:
+    def entered(self, context: Context, site: Site, state: Machine, by_hand: bool = False) -> Entered:
         """A new entry of a region."""
         state.entries += 1
-        entered = Entered(context, site, state.entries)
+        entered = Entered(context, site, state.entries, by_hand)
         if context.kind == "autocast":
             self.x.record("enter", site, state, details={"context": context, "number": state.entries})
         return entered
@@ -183,7 +181,7 @@ class Contexts:
         out: list[CallOutcome] = []
         for settled, choice in self.x.settle(state, context):
             if isinstance(choice, Context) and choice.kind in ("autocast", "no_grad", "enable_grad"):
-                settled.regions = (*settled.regions, self.entered(choice, site, settled))
+                settled.regions = (*settled.regions, self.entered(choice, site, settled, by_hand=True))
             out.append((settled, NONE, None))
         return out
 
@@ -226,7 +224,7 @@ class Contexts:
     @staticmethod
     def left_by_hand(state: Machine) -> Machine:
         """Close the last region that was entered by hand, as where its context is taken out of a list to be left."""
-        by_hand = [region for region in state.regions if isinstance(region.site.node, cst.Call)]
+        by_hand = [region for region in state.regions if region.by_hand]
         state.regions = tuple(region for region in state.regions if not by_hand or region is not by_hand[-1])
         return state
 

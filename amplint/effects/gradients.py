@@ -9,6 +9,7 @@ import libcst as cst
 
 from amplint import library
 from amplint.effects.owners import within
+from amplint.layout import enclosing
 from amplint.program import Attr, Call, Stmt
 from amplint.rule import Site
 from amplint.states import (
@@ -37,8 +38,6 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from amplint.effects.dispatch import Effects
     from amplint.machine import CallOutcome, Machine
 
@@ -66,26 +65,20 @@ def is_selected(site: Site) -> bool:
     node = site.node
     parent = site.module.parent(node)
     while parent is not None and not isinstance(parent, (cst.For, cst.FunctionDef)):
-        if isinstance(parent, cst.If) and "grad" not in site.module.segment(parent.test).replace("requires_grad", ""):
-            return any(isinstance(outer, cst.For) for outer in _around(site, parent))
+        if isinstance(parent, cst.If) and "grad" not in site.module.rough_text(parent.test).replace(
+            "requires_grad", ""
+        ):
+            return isinstance(enclosing(Site(site.module, parent), cst.For, cst.FunctionDef), cst.For)
         node, parent = parent, site.module.parent(parent)
     if not isinstance(parent, cst.For) or not isinstance(parent.body, cst.IndentedBlock):
         return False
     for stmt in parent.body.body:
         if stmt is node:
             return False
-        if isinstance(stmt, cst.If) and "continue" in site.module.segment(stmt.body):
-            if "grad" not in site.module.segment(stmt.test).replace("requires_grad", ""):
+        if isinstance(stmt, cst.If) and "continue" in site.module.rough_text(stmt.body):
+            if "grad" not in site.module.rough_text(stmt.test).replace("requires_grad", ""):
                 return True
     return False
-
-
-def _around(site: Site, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What is around a node, up to its function."""
-    parent = site.module.parent(node)
-    while parent is not None and not isinstance(parent, cst.FunctionDef):
-        yield parent
-        parent = site.module.parent(parent)
 
 
 class GradientEffects:

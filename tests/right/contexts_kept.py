@@ -4,32 +4,20 @@ import contextlib
 import torch
 
 
-class AC:
+class InAList:
     def __init__(self):
         self.stack = []
 
-    def start(self):
-        c = torch.autocast("cuda")
-        c.__enter__()
-        self.stack.append(c)
+    def begin(self):
+        context = torch.autocast("cuda")
+        context.__enter__()
+        self.stack.append(context)
 
-    def stop(self):
+    def end(self):
         self.stack.pop().__exit__(None, None, None)
 
 
-def train(model, loader, opt):
-    ac, scaler = AC(), torch.amp.GradScaler("cuda")
-    for x, y in loader:
-        opt.zero_grad()
-        ac.start()
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        ac.stop()
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-
-
-class Stage:
+class InAStack:
     def __init__(self):
         self._stack = contextlib.ExitStack()
 
@@ -40,64 +28,47 @@ class Stage:
         self._stack.close()
 
 
-def train2(model, loader, opt):
-    ac, scaler = Stage(), torch.amp.GradScaler("cuda")
-    for x, y in loader:
-        opt.zero_grad()
-        ac.begin()
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        ac.end()
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-
-
-class Named:
+class ByName:
     def __init__(self):
         self.open = {}
 
-    def start(self, name):
-        cm = torch.autocast("cuda")
-        self.open[name] = cm
-        cm.__enter__()
+    def begin(self):
+        context = torch.autocast("cuda")
+        self.open["forward"] = context
+        context.__enter__()
 
-    def stop(self, name):
-        self.open.pop(name).__exit__(None, None, None)
-
-
-def train_named(model, loader, opt):
-    ac, scaler = Named(), torch.amp.GradScaler("cuda")
-    for x, y in loader:
-        opt.zero_grad()
-        ac.start("f")
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        ac.stop("f")
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
+    def end(self):
+        self.open.pop("forward").__exit__(None, None, None)
 
 
-class Live:
+class FromFactories:
     def __init__(self, factories):
         self.factories, self.live = factories, []
 
     def begin(self):
-        self.live = [f() for f in self.factories]
-        for c in self.live:
-            c.__enter__()
+        self.live = [make() for make in self.factories]
+        for context in self.live:
+            context.__enter__()
 
     def end(self):
         while self.live:
             self.live.pop().__exit__(None, None, None)
 
 
-def train3(model, loader, opt):
-    ac, scaler = Live([lambda: torch.autocast("cuda")]), torch.amp.GradScaler("cuda")
+def train(region, model, loader, opt):
+    scaler = torch.amp.GradScaler("cuda")
     for x, y in loader:
         opt.zero_grad()
-        ac.begin()
+        region.begin()
         loss = torch.nn.functional.mse_loss(model(x), y)
-        ac.end()
+        region.end()
         scaler.scale(loss).backward()
         scaler.step(opt)
         scaler.update()
+
+
+def main(model, loader, opt):
+    train(InAList(), model, loader, opt)
+    train(InAStack(), model, loader, opt)
+    train(ByName(), model, loader, opt)
+    train(FromFactories([lambda: torch.autocast("cuda")]), model, loader, opt)
