@@ -48,7 +48,7 @@ START = re.compile(
 TOTAL = re.compile(r"(^|_)(max|total|train(ing)?)_(?!.*accum)(\w+_)?(it|iters?|iterations?|steps?|updates?)$", re.I)
 #: what a term is multiplied by, or a power or a temperature: neither 0 nor 1, at which a term would vanish
 FACTOR = re.compile(
-    r"alpha|beta|gamma|lambda|(^|_)lam(bda)?(_|$)|weight$|(^|_)w$|coeff?|ratio|(^|_)factor|temp(erature)?$"
+    r"alpha|beta|gamma|lambda|(^|_)lam(bda)?(_|$)|weight$|coeff?|ratio|(^|_)factor|temp(erature)?$"
     r"|(^|_)tau$|smooth|(^|_)rho$|(^|_)mix$",
     re.I,
 )
