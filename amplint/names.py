@@ -59,6 +59,16 @@ class Names:
             at = at.parent
         return frozenset()
 
+    def import_of(self, name: str, scope: Scope) -> Import | None:
+        """The import that binds a name in a scope, where nothing else does."""
+        at: Scope | None = scope
+        while at is not None:
+            bound = self._table(at).get(name) if at is scope or at.kind != "class" else None
+            if bound is not None:
+                return bound[0] if len(bound) == 1 and isinstance(bound[0], Import) else None
+            at = at.parent
+        return None
+
     def _all(self, bound: list[Import | Expr | None], scope: Scope, depth: int) -> frozenset[str]:
         found: set[str] = set()
         for binding in bound:

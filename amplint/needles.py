@@ -43,6 +43,11 @@ def directly_behind(*heads: str) -> bytes:
 #: autocast where a region may be enabled: not a call that is given False
 ENABLES: Final = spaced(rb"autocast(?:(?!%b)%b|%b)" % (_DISABLED, MENTIONED, RENAMED))
 
+#: what makes tensors 16 bit
+HALVES: Final = (*CASTS_TO_HALF, ENABLES)
+#: who calls what makes tensors 16 bit, or makes what is called there: the model of a loop in another file
+HALVES_NEAR: Final = ((HALVES,), ((b"optimizer", b"optim.", b"scaler", b"Scaler"),))
+
 #: the scaler's method, whether it is called or handed on
 UNSCALES: Final = re.compile(rb"unscale_(?!\w)(?<!\wunscale_)")
 
@@ -51,3 +56,8 @@ CACHE_IS_CLEARED: Final = re.compile(r"\b(clear_autocast_cache|set_autocast_cach
 
 #: what a file holds that has to do with a scaler
 SCALES: Final = (b".scale(", b"scaler", b"Scaler", UNSCALES)
+
+#: half of what a rule about scalers asks for, where a helper in another file holds the rest
+SCALER_HERE: Final = (SCALES,)
+#: the same for a rule about regions, where a helper opens them
+REGION_OF_A_HELPER: Final = ((b".backward(",), (b"with ", re.compile(rb"@\w")))

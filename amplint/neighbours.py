@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from amplint.outline import Outline, words_in
+from amplint.outline import VOCABULARY, Outline, words_in
 
 if TYPE_CHECKING:
     from amplint.project import Project
@@ -29,6 +29,8 @@ _IMPORT = re.compile(
     rb"|import[ \t]+(?P<modules>[^\n#;]*))"
 )
 _NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+(\w+))?")
+#: without one of these words a file is on the way to a helper at most; no rule begins there
+_STARTS = re.compile(VOCABULARY.pattern + rb"|optim|Trainer\(|TrainingArguments|Accelerator|Fabric")
 #: the base classes in the head of a class
 _BASES = re.compile(rb"^[ \t]*class +\w+\(([^)]*)\)", re.MULTILINE)
 _LOOP = re.compile(rb"^[ \t]*(?:async )?(?:for|while)\b", re.MULTILINE)
@@ -100,6 +102,27 @@ class Neighbours:
         for statement in self._statements(file):
             yield from self._behind(statement, user.words & statement.names, user, 0)
 
+    def computes(self, file: Path) -> bool:
+        """Whether something that `file` mentions of other modules is one in which a rule about dtypes may find
+        something, as far as the imports of that and of its own imports lead."""
+        words = words_in(self.text(file))
+        for statement in self._statements(file):
+            for name in sorted(words & statement.names):
+                for module in self._resolved(statement):
+                    home = self._project.definition(module, name)
+                    if home is not None and self._project.computes(*home):
+                        return True
+                for module in self._resolved(statement, name):
+                    if self._mentions_computing(module, words):
+                        return True
+            if not statement.names and any(self._mentions_computing(m, words) for m in self._resolved(statement)):
+                return True
+        return False
+
+    def _mentions_computing(self, module: Path, words: frozenset[str]) -> bool:
+        mentioned = sorted(words & self._project.outline(module).definitions.keys())
+        return any(self._project.computes(module, name) for name in mentioned)
+
     def _behind(self, statement: _Import, names: frozenset[str], user: _User, hops: int) -> Iterator[bytes]:
         """The text behind these names of an import; of a module as a whole, behind those that the user mentions."""
         for name in sorted(names):
@@ -152,9 +175,11 @@ class Neighbours:
                 if importer.name == "__init__.py":
                     front.append((importer, used, hops))
                     continue
-                distance[importer] = hops + 1
+                outline = self._project.outline(importer)
+                if _STARTS.search(outline.text):
+                    distance[importer] = hops + 1
                 if hops + 1 < MAX_HOPS:
-                    front.append((importer, self._project.outline(importer).answerable | used, hops + 1))
+                    front.append((importer, outline.answerable | used | outline.mentioning(used), hops + 1))
 
         def nearness(caller: Path) -> tuple[int, int, str]:
             apart = len(Path(os.path.relpath(caller, file.parent)).parts)

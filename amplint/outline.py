@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import NamedTuple
 
+from amplint.optable import WITHOUT_HALF
 from amplint.screen import code_of
 
 #: without one of these words a file or a definition says nothing about mixed precision
@@ -23,6 +24,14 @@ ANSWERABLE = re.compile(
     rb"|(?:opt|sched)\w{0,20}\.(?:load_)?state_dict\("
     rb"|\.half\(|HalfTensor|\.to\([^)\n]{0,80}(?:float16|half)|dtype ?= ?torch\.(?:float16|half)|set_default_"
     rb"|\bwith [\w.]{0,20}no_grad|binary_cross_entropy\b|BCELoss"
+)
+#: what opens regions or casts to 16 bit
+CASTING = re.compile(rb"autocast|\.half\(|HalfTensor|float16|custom_fwd")
+#: what a rule about dtypes may judge: constants that 16 bit cannot hold, operators that autocast refuses or has no
+#: kernel for, functions with a backward of their own, casts
+COMPUTES = re.compile(
+    rb"\d\.?[eE][-+]?\d|\.0000000|\d{5}|0x[\da-fA-F]{4}|\b[fi]info\b|\bfft\b|\blinalg\b|autograd\.Function|\bFunction\)"
+    rb"|\b(?:%b)\(|" % "|".join(sorted(WITHOUT_HALF)).encode() + CASTING.pattern
 )
 WORD = re.compile(rb"[A-Za-z_]\w*")
 #: a top-level definition with its body
@@ -53,7 +62,7 @@ class Part(NamedTuple):
     words: frozenset[str]
 
     def is_used(self, said: AbstractSet[str]) -> bool:
-        return not self.name or self.name.startswith("__") or self.name in said
+        return not self.name or self.name.startswith("__") or self.name == "forward" or self.name in said
 
 
 class Outline:
@@ -111,7 +120,32 @@ class Outline:
     @cached_property
     def answerable(self) -> frozenset[str]:
         """The definitions in which something can be wrong that shows only from their callers, or that call one."""
-        return self._with(ANSWERABLE)
+        return self._closed({*self._with(ANSWERABLE), *self.computing})
+
+    @cached_property
+    def casting(self) -> frozenset[str]:
+        """The definitions that open regions or cast to 16 bit, or call by name one that does."""
+        return self._with(CASTING)
+
+    @cached_property
+    def computing(self) -> frozenset[str]:
+        """The definitions, and the constants, in which a rule about dtypes may find something to judge."""
+        constants = {name for name, value in self.assignments.items() if COMPUTES.search(value)}
+        return frozenset(constants | {n for n, parts in self.definitions.items() if _found_in(parts, COMPUTES)})
+
+    @cached_property
+    def words_of_definitions(self) -> dict[str, frozenset[str]]:
+        """The words in each definition."""
+        return {name: frozenset().union(*(p.words for p in parts)) for name, parts in self.definitions.items()}
+
+    def said_by(self, names: AbstractSet[str]) -> frozenset[str]:
+        """These names, with the words in their definitions and in those that are mentioned there."""
+        said, new = set(names), set(names)
+        while new:
+            mentioned = frozenset().union(*(self.words_of_definitions.get(name, frozenset()) for name in new))
+            new = {word for word in mentioned - said if word in self.definitions}
+            said |= mentioned
+        return frozenset(said)
 
     def is_callable(self, name: str) -> bool:
         """Whether something of the protocol happens where an object of a class is called."""
@@ -135,6 +169,10 @@ class Outline:
             told |= more
         return frozenset(told)
 
+    def is_class(self, name: str) -> bool:
+        """Whether a definition is a class."""
+        return name in self.definitions and self.definitions[name][0].text.startswith(b"class")
+
     def bases(self, name: str) -> frozenset[str]:
         """The last names of a class's bases."""
         head = _HEAD.match(self.definitions[name][0].text) if name in self.definitions else None
@@ -143,9 +181,16 @@ class Outline:
         listed = [base.partition(b"[")[0].strip() for base in head[1].split(b",") if b"=" not in base]
         return frozenset(base.rpartition(b".")[2].decode() for base in listed if _PATH.fullmatch(base))
 
+    def mentioning(self, names: AbstractSet[str]) -> frozenset[str]:
+        """The definitions that mention one of these names, or one that does."""
+        return self._closed({n for n, words in self.words_of_definitions.items() if not names.isdisjoint(words)})
+
     def _with(self, vocabulary: re.Pattern[bytes]) -> frozenset[str]:
-        told = {n for n, parts in self.definitions.items() if any(vocabulary.search(part.text) for part in parts)}
-        words = {name: frozenset().union(*(part.words for part in parts)) for name, parts in self.definitions.items()}
+        return self._closed({n for n, parts in self.definitions.items() if _found_in(parts, vocabulary)})
+
+    def _closed(self, told: set[str]) -> frozenset[str]:
+        """These definitions, with those that mention one of them."""
+        words = self.words_of_definitions
         while more := {n for n, used in words.items() if n not in told and not told.isdisjoint(used)}:
             told |= more
         return frozenset(told)
@@ -168,6 +213,10 @@ class Outline:
                     yield part.text
                     said |= part.words
                     new |= part.words & self.definitions.keys() - reached
+
+
+def _found_in(parts: Iterable[Part], vocabulary: re.Pattern[bytes]) -> bool:
+    return any(vocabulary.search(part.text) for part in parts)
 
 
 def _methods(text: bytes) -> Iterator[tuple[str, bytes]]:

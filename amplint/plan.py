@@ -26,6 +26,7 @@ from amplint.torch_facts import in_range
 if TYPE_CHECKING:
     from amplint.neighbours import Neighbours
     from amplint.project import Project
+    from amplint.rule import Rule
 
 
 #: rules that the engine itself speaks for; they have no part in the analysis
@@ -83,7 +84,7 @@ def _governing(settings: Settings, target: str, ignored: frozenset[str]) -> Gove
     analysing = [rule for rule in rules if rule.code not in OWN_RULES]
     # where no rule is left that needs a tree, unreadable files are still those that some rule would look at
     parsing = [] if analysing else [rule for rule in registry.all_rules() if rule.code not in OWN_RULES]
-    near = Screen(analysing, near=True)
+    near = Screen(analysing, lambda rule: rule.near)
     return Governing(frozenset(rule.code for rule in rules), Screen(analysing), near, Screen(parsing))
 
 
@@ -195,8 +196,7 @@ def plan_file(
         hits = screen.rules_for(code)
         half = [rule for rule in near.rules_for(code) if rule not in hits]
         if half:
-            reach = b"\n".join((code, *around.of(file.path, settings).reached(file.path)))
-            hits = (*hits, *Screen(half).rules_for(reach))
+            hits = (*hits, *_found_around(file.path, code, half, around.of(file.path, settings)))
     plan.has_directives = suppress.UNUSED in plan.codes and suppress.NEEDLE in data
     if hits:
         plan.job = Job(file, tuple(rule.code for rule in hits), target, settings, contents, observed)
@@ -209,6 +209,14 @@ def plan_file(
         if broken is not None:
             _unreadable(plan, broken)
     return plan
+
+
+def _found_around(file: Path, code: bytes, half: Sequence[Rule], neighbours: Neighbours) -> tuple[Rule, ...]:
+    """The rules of which a file holds half of the needles, and what it imports the rest."""
+    reach = b"\n".join((code, *neighbours.reached(file)))
+    found = Screen(half).rules_for(reach)
+    beyond = Screen([r for r in half if r not in found], lambda r: (r.beyond,) if r.beyond else ()).rules_for(reach)
+    return (*found, *beyond) if beyond and neighbours.computes(file) else found
 
 
 def _program(data: bytes, display: str) -> bytes | None:

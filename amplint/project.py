@@ -439,6 +439,8 @@ class Project:
         self._numbers = itertools.count(1)
         self._outlines: dict[Path, Outline] = {}
         self._homes: dict[tuple[Path, str], tuple[Path, str] | None] = {}
+        self._definitions: dict[tuple[Path, str], tuple[Path, str] | None] = {}
+        self._computing: dict[tuple[Path, str], bool] = {}
         self._found: dict[tuple[str, str, int], tuple[Path, ...]] = {}
         self._listings: dict[str, frozenset[str]] = {}
         #: the folders in which the first word of an absolute import is found, by folder and word
@@ -499,7 +501,7 @@ class Project:
         if importer.file is not None:
             for file in self.candidates(importer.file, dotted, level):
                 if among is None:
-                    return self._load(importer, file)
+                    return self.load(importer, file)
                 known = self._modules.get(Path(os.path.realpath(file)))
                 return known if known is not None and known in among else None
         return None
@@ -581,6 +583,55 @@ class Project:
                         return home
         return None
 
+    def definition(self, file: Path, name: str) -> tuple[Path, str] | None:
+        """Where a function or class that a file offers is defined, as its name tells; nothing is parsed."""
+        if (file, name) not in self._definitions:
+            self._definitions[file, name] = next(self._find_definition(file, name, 0), None)
+        return self._definitions[file, name]
+
+    def _find_definition(self, file: Path, name: str, depth: int) -> Iterator[tuple[Path, str]]:
+        outline = self.outline(file)
+        if name in outline.definitions:
+            yield file, name
+        elif depth <= MAX_REEXPORTS:
+            for dotted, level, names in outline.from_imports:
+                original = name if "*" in names else names.get(name)
+                for target in self.candidates(file, dotted, level) if original is not None else ():
+                    yield from self._find_definition(target, original or "", depth + 1)
+
+    def computes(self, file: Path, name: str) -> bool:
+        """Whether a definition, or one that it mentions, is one in which a rule about dtypes may find something."""
+        if (file, name) not in self._computing:
+            self._computing[file, name] = self._find_computing(file, name)
+        return self._computing[file, name]
+
+    def _find_computing(self, file: Path, name: str) -> bool:
+        seen: set[tuple[Path, str]] = set()
+        reached = {(file, name)}
+        for _ in range(MAX_REEXPORTS + 1):
+            new: set[tuple[Path, str]] = set()
+            for home in {home for home, _ in reached - seen}:
+                outline = self.outline(home)
+                words = outline.said_by({n for h, n in reached - seen if h == home})
+                if not words.isdisjoint(outline.computing):
+                    return True
+                new |= self._mentioned(home, words)
+            seen |= reached
+            reached = new
+        return False
+
+    def _mentioned(self, file: Path, words: frozenset[str]) -> set[tuple[Path, str]]:
+        """The definitions of other modules that a file with these words mentions."""
+        found: set[tuple[Path, str]] = set()
+        for dotted, level, names in self.outline(file).from_imports:
+            for here in words & names.keys():
+                for target in self.candidates(file, dotted, level):
+                    home = self.definition(target, names[here])
+                    found |= {home} if home is not None else set()
+                for module in self.candidates(file, f"{dotted}.{names[here]}".strip("."), level):
+                    found |= {(module, word) for word in words & self.outline(module).definitions.keys()}
+        return found
+
     def _text(self, file: Path) -> bytes:
         try:
             data = file.read_bytes()
@@ -657,7 +708,8 @@ class Project:
             known = self._listings[folder] = frozenset(names)
         return known
 
-    def _load(self, importer: ModuleEnv, file: Path) -> ModuleEnv | None:
+    def load(self, importer: ModuleEnv, file: Path) -> ModuleEnv | None:
+        """A module of the project by its file, None where it cannot be read or is too long."""
         key = Path(os.path.realpath(file))
         if key in self._modules:
             known = self._modules[key] = self._modules.pop(key)  # the last that was asked for

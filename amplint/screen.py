@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from amplint.rule import Needle, Needles, Rule
 
@@ -64,12 +64,14 @@ class Screen:
 
     A rule passes when every group of its needles has a member in the file. Each distinct needle is searched
     for at most once per file, and the groups that many rules share are asked first: where they are missing,
-    one search answers for all of these rules. Patterns come last. A screen for what is `near` asks for one of the
-    halves of a rule's needles instead.
+    one search answers for all of these rules. Patterns come last. `asked` may be other needles of the rules than those
+    that one file must hold, several alternatives of them.
     """
 
-    def __init__(self, rules: Sequence[Rule], near: bool = False) -> None:
-        judged = [(rule, needles) for rule in rules for needles in (rule.near if near else (rule.needles,))]
+    def __init__(
+        self, rules: Sequence[Rule], asked: Callable[[Rule], Iterable[Needles]] = lambda rule: (rule.needles,)
+    ) -> None:
+        judged = [(rule, needles) for rule in rules for needles in asked(rule)]
         shared = Counter(needle for _, needles in judged for group in needles for needle in group)
 
         def cost(needle: Needle) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
 from amplint.values import AttrOf, Const, Ext, Net, OpV, Result, Scaler, Sequence, Value
@@ -89,6 +89,7 @@ class AccumulatedLossNotAveraged(Rule):
     name = "accumulated-loss-not-averaged"
     severity = Severity.INFO
     needles = ((b".backward", b".scale("), SCALES)
+    near = (SCALER_HERE,)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

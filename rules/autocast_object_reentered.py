@@ -11,7 +11,7 @@ from amplint.finding import Severity
 from amplint.layout import function_of, same_function
 from amplint.library import role
 from amplint.names import names_of
-from amplint.needles import ENABLES, MENTIONED, RENAMED, directly_behind, spaced
+from amplint.needles import ENABLES, MENTIONED, REGION_OF_A_HELPER, RENAMED, directly_behind, spaced
 from amplint.program import Call, Name, Scope, path_of, walk
 from amplint.rule import Fault, Rule, Site
 
@@ -129,6 +129,7 @@ class AutocastObjectReentered(Rule):
     name = "autocast-object-reentered"
     severity = Severity.WARNING
     needles = ((ENABLES,), (b"yield", _KEPT))
+    near = (REGION_OF_A_HELPER,)
     confirmed_by = "state"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

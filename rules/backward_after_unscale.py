@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import SCALES, UNSCALES
+from amplint.needles import SCALER_HERE, SCALES, UNSCALES
 from amplint.protocol import same_round
 from amplint.rule import CALLED, Fault, Rule
 
@@ -101,6 +101,7 @@ class BackwardAfterUnscale(Rule):
     name = "backward-after-unscale"
     severity = Severity.ERROR
     needles = ((UNSCALES, b".backward", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     confirmed_by = "grad"
     yields_to = ("AMP301", "AMP302", "AMP304")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
 from amplint.layout import is_tail_of_with
-from amplint.needles import ENABLES, TRAINS
+from amplint.needles import ENABLES, REGION_OF_A_HELPER, TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, AttrOf, Framework
 
@@ -141,7 +140,7 @@ class BackwardInAutocast(Rule):
     name = "backward-in-autocast"
     severity = Severity.WARNING
     needles = ((ENABLES,), TRAINS)
-    near = (((ENABLES,),), ((b".backward(",), (b"with ", re.compile(rb"@\w"))))
+    near = (((ENABLES,),), REGION_OF_A_HELPER)
     fix = "safe"
     confirmed_by = "state"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import ENABLES, TRAINS
+from amplint.needles import ENABLES, REGION_OF_A_HELPER, TRAINS
 from amplint.regions import device_of
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
@@ -115,6 +115,7 @@ class BceInAutocast(Rule):
     name = "bce-in-autocast"
     severity = Severity.ERROR
     needles = ((ENABLES,), (*TRAINS, b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn"))
+    near = (REGION_OF_A_HELPER,)
     fix = "unsafe"
     confirmed_by = "raise"
 

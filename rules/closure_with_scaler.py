@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import right_elsewhere
 from amplint.rule import Fault, Rule, Site
 from amplint.values import Func, Partial, Scaler
@@ -103,6 +103,7 @@ class ClosureWithScaler(Rule):
     name = "closure-with-scaler"
     severity = Severity.ERROR
     needles = ((b".step(",), SCALES)
+    near = (SCALER_HERE,)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

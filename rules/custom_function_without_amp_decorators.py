@@ -11,8 +11,9 @@ import libcst as cst
 from amplint.finding import Confidence, Severity
 from amplint.layout import text_before
 from amplint.names import Names, names_of
+from amplint.needles import HALVES, HALVES_NEAR
 from amplint.optable import LOWER
-from amplint.precision import Fact, Unknown, facts_of
+from amplint.precision import Fact, Own, Unknown, facts_of
 from amplint.program import Call, Expr, Name, Op, Scope, expressions_of, parts_of, walk
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.torch_facts import GENERIC_CUSTOM_FUNCTION, holds
@@ -139,38 +140,45 @@ class CustomFunctionWithoutAmpDecorators(Rule):
     name = "custom-function-without-amp-decorators"
     severity = Severity.WARNING
     needles = ((b"Function",), (b"def backward",), (b"autocast", b"custom_fwd", b"custom_bwd"))
+    near = HALVES_NEAR
+    beyond = (HALVES,)
     fix = "unsafe"
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        names = names_of(unit.env)
-        for scope in unit.env.program.scopes:
-            forward, backward = scope.children.get("forward"), scope.children.get("backward")
-            if forward is None or backward is None or not _is_function(names, scope):
-                continue
-            wears = (
-                _decorated(names, forward, "custom_fwd", unit.env),
-                _decorated(names, backward, "custom_bwd", unit.env),
-            )
-            if all(wears) or not (_multiplies(names, forward) or _multiplies(names, backward)):
-                continue
-            if not any(wears) and (_settles_dtypes(forward) or _settles_dtypes(backward)):
-                continue
-            applied = [f for f in facts_of(unit.env, unit.target) if f.kind == "apply" and _names(f, scope)]
-            inside = [f for f in applied if f.region is not None and f.region.enabled is not False]
-            in_layer = [f for f in applied if f.region is None and f.scope.is_method and f.scope.name == "forward"]
-            use = next(iter(inside or (in_layer if _has_regions(unit) else ())), None)
-            if use is None and not any(wears):
-                continue
-            missing = " and ".join(n for n, worn in zip(("custom_fwd", "custom_bwd"), wears, strict=True) if not worn)
-            yield Fault(
-                Site(unit.source, scope.node),
-                f"this autograd function computes in 16-bit regions without {missing}",
-                ((Site(unit.source, use.node), "applied here"),) if use is not None else (),
-                confidence=Confidence.HIGH if inside else Confidence.MEDIUM,
-                fix=_decorate(unit, forward, backward, wears),
-            )
+        applied = [f for f in facts_of(unit.env, unit.target) if f.kind == "apply"]
+        met = {f.receiver.key for f in applied if isinstance(f.receiver, Unknown)}
+        for env in dict.fromkeys((unit.env, *(f.env for f in applied))):
+            for scope in env.program.scopes:
+                if env is unit.env or _key(env, scope) in met:
+                    yield from self._judged(unit, env, scope, applied)
+
+    @staticmethod
+    def _judged(unit: Unit, env: ModuleEnv, scope: Scope, applied: list[Fact]) -> Iterator[Fault]:
+        names = names_of(env)
+        forward, backward = scope.children.get("forward"), scope.children.get("backward")
+        if forward is None or backward is None or not _is_function(names, scope):
+            return
+        wears = (_decorated(names, forward, "custom_fwd", env), _decorated(names, backward, "custom_bwd", env))
+        if all(wears) or not (_multiplies(names, forward) or _multiplies(names, backward)):
+            return
+        if not any(wears) and (_settles_dtypes(forward) or _settles_dtypes(backward)):
+            return
+        uses = [f for f in applied if isinstance(f.receiver, Unknown) and f.receiver.key == _key(env, scope)]
+        inside = [f for f in uses if f.region is not None and f.region.enabled is not False]
+        in_layer = [f for f in uses if f.region is None and f.scope.is_method and f.scope.name == "forward"]
+        use = next(iter(inside or (in_layer if env is unit.env and _has_regions(unit) else ())), None)
+        if use is None and (env is not unit.env or not any(wears)):
+            return
+        missing = " and ".join(n for n, worn in zip(("custom_fwd", "custom_bwd"), wears, strict=True) if not worn)
+        yield Fault(
+            Site(env.source, scope.node),
+            f"this autograd function computes in 16-bit regions without {missing}",
+            ((use.site, "applied here"),) if use is not None else (),
+            confidence=Confidence.HIGH if inside else Confidence.MEDIUM,
+            fix=_decorate(unit, env, (forward, backward), wears),
+        )
 
 
 #: a function with one of these words looks after dtypes itself
@@ -221,21 +229,21 @@ def _settles_dtypes(method: Scope) -> bool:
     return not method.words.isdisjoint(_OWN_CARE)
 
 
-def _names(fact: Fact, scope: Scope) -> bool:
-    return isinstance(fact.receiver, Unknown) and fact.receiver.key == ("function", scope.qualname)
+def _key(env: ModuleEnv, scope: Scope) -> tuple[str, ...]:
+    return ("function", *Own(env, scope).key)
 
 
 def _has_regions(unit: Unit) -> bool:
     return any(f.region is not None and f.region.enabled is not False for f in facts_of(unit.env, unit.target))
 
 
-def _decorate(unit: Unit, forward: Scope, backward: Scope, wears: tuple[bool, bool]) -> FixPlan | None:
+def _decorate(unit: Unit, env: ModuleEnv, methods: tuple[Scope, Scope], wears: tuple[bool, bool]) -> FixPlan | None:
     """Write the missing decorators below `@staticmethod`."""
-    if names_of(unit.env).of(Name("torch"), forward) != {"torch"}:
+    if names_of(env).of(Name("torch"), methods[0]) != {"torch"}:
         return None
     current = holds(GENERIC_CUSTOM_FUNCTION, unit.target)
     changes = []
-    for method, name, worn in zip((forward, backward), ("custom_fwd", "custom_bwd"), wears, strict=True):
+    for method, name, worn in zip(methods, ("custom_fwd", "custom_bwd"), wears, strict=True):
         if worn:
             continue
         node = method.node
@@ -243,7 +251,7 @@ def _decorate(unit: Unit, forward: Scope, backward: Scope, wears: tuple[bool, bo
         statics = [d.decorator for d in decorators if isinstance(d.decorator, cst.Name)]
         if len(statics) != 1 or statics[0].value != "staticmethod":
             return None
-        site = Site(unit.source, statics[0])
+        site = Site(env.source, statics[0])
         indent = text_before(site).removesuffix("@")
         written = f'torch.amp.{name}(device_type="cuda")' if current else f"torch.cuda.amp.{name}"
         changes.append(Change("replace", site, f"staticmethod\n{indent}@{written}"))

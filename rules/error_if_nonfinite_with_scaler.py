@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import TRUE
 
@@ -94,6 +94,7 @@ class ErrorIfNonfiniteWithScaler(Rule):
     name = "error-if-nonfinite-with-scaler"
     severity = Severity.WARNING
     needles = ((b"clip_grad_norm_", b"error_if_nonfinite"), SCALES)
+    near = (SCALER_HERE,)
     fix = "safe"
     confirmed_by = "raise"
 

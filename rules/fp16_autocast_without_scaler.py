@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import function_of
-from amplint.needles import ENABLES, TRAINS
+from amplint.needles import ENABLES, REGION_OF_A_HELPER, TRAINS
 from amplint.program import Assign, Attr, Call, Name, expressions_of, parts_of, path_of
 from amplint.regions import dtype_of
 from amplint.rule import Fault, Rule
@@ -131,6 +131,7 @@ class Fp16AutocastWithoutScaler(Rule):
     name = "fp16-autocast-without-scaler"
     severity = Severity.WARNING
     needles = ((ENABLES,), TRAINS)
+    near = (REGION_OF_A_HELPER,)
     confirmed_by = "grad"
     yields_to = ("AMP222",)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import ENABLES
+from amplint.needles import ENABLES, HALVES_NEAR
 from amplint.optable import NO_FLOAT
 from amplint.precision import VIEWS, Fact, Number, Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -128,6 +128,8 @@ class Fp32IslandWithoutCast(Rule):
     name = "fp32-island-without-cast"
     severity = Severity.WARNING
     needles = ((ENABLES,), (b"False",))
+    near = HALVES_NEAR
+    beyond = ((ENABLES,),)
     fix = "unsafe"
     confirmed_by = "state"
 
@@ -146,11 +148,11 @@ class Fp32IslandWithoutCast(Rule):
                     continue
                 seen.add((island.number, tensor.origin))
                 yield Fault(
-                    Site(unit.source, fact.node),
+                    fact.site,
                     f"a {tensor.dtype} tensor of the region around is used in a disabled block without .float()",
-                    ((Site(unit.source, island.node), "autocast is disabled here"),) if island.node is not None else (),
+                    (*(((island.site, "autocast is disabled here"),) if island.site is not None else ()), *fact.steps),
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
-                    fix=_cast(Site(unit.source, fact.node), fact, tensor),
+                    fix=_cast(fact.site, fact, tensor),
                 )
 
 

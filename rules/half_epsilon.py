@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import CASTS_TO_HALF, ENABLES
+from amplint.needles import CASTS_TO_HALF, HALVES, HALVES_NEAR
 from amplint.precision import Fact, Number, Tensor, Value, facts_of
-from amplint.rule import Fault, Rule, Site
+from amplint.rule import Fault, Rule
 from amplint.values import Const, Optimizer
 
 if TYPE_CHECKING:
@@ -119,10 +119,12 @@ class HalfEpsilon(Rule):
     name = "half-epsilon"
     severity = Severity.WARNING
     needles = (
-        (*CASTS_TO_HALF, ENABLES),
+        HALVES,
         (_SMALL, b"Adam"),
         (_SMALL, *CASTS_TO_HALF),
     )
+    near = HALVES_NEAR
+    beyond = (HALVES,)
     confirmed_by = "state"
     yields_to = ("AMP401",)
 
@@ -134,8 +136,9 @@ class HalfEpsilon(Rule):
                 continue
             if constant.value is not None and 0 < abs(constant.value) < SMALLEST:
                 yield Fault(
-                    Site(unit.source, fact.node),
+                    fact.site,
                     f"{constant.value:g} is zero in float16, so that it protects from nothing here",
+                    fact.steps,
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
                 )
         if "Adam" in unit.source.text:

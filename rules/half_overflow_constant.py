@@ -12,7 +12,7 @@ import libcst as cst
 from amplint.finding import Confidence, Severity
 from amplint.layout import is_plain_path
 from amplint.names import names_of
-from amplint.needles import CASTS_TO_HALF, ENABLES
+from amplint.needles import HALVES, HALVES_NEAR
 from amplint.precision import Fact, Number, Tensor, Value, dtype_name, facts_of
 from amplint.program import Name
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -126,10 +126,12 @@ class HalfOverflowConstant(Rule):
     name = "half-overflow-constant"
     severity = Severity.WARNING
     needles = (
-        (*CASTS_TO_HALF, ENABLES),
+        HALVES,
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
         (_LARGE,),
     )
+    near = HALVES_NEAR
+    beyond = (HALVES,)
     fix = "unsafe"
     confirmed_by = "raise"
 
@@ -142,14 +144,15 @@ class HalfOverflowConstant(Rule):
             value = constant.value
             if value is not None and LARGEST < abs(value) < math.inf:
                 yield Fault(
-                    Site(unit.source, fact.node),
+                    fact.site,
                     f"{value:g} does not fit into a float16 tensor, whose largest number is {LARGEST:g}",
+                    fact.steps,
                     confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
-                    fix=_limit(unit, fact, value),
+                    fix=_limit(fact, value),
                 )
 
 
-def _limit(unit: Unit, fact: Fact, value: float) -> FixPlan | None:
+def _limit(fact: Fact, value: float) -> FixPlan | None:
     """Take the limit of the tensor's own dtype, where the tensor is a name and the constant the last argument."""
     call = fact.node
     if (
@@ -158,17 +161,17 @@ def _limit(unit: Unit, fact: Fact, value: float) -> FixPlan | None:
         or not isinstance(call.func, cst.Attribute)
     ):
         return None
-    tensor, last = unit.source.segment(call.func.value), call.args[-1]
+    tensor, last = fact.env.source.segment(call.func.value), call.args[-1]
     named = last.keyword is None or last.keyword.value == "value"
     if (
         not is_plain_path(tensor)
         or last.star
         or not named
-        or names_of(unit.env).of(Name("torch"), fact.scope) != {"torch"}
+        or names_of(fact.env).of(Name("torch"), fact.scope) != {"torch"}
     ):
         return None
     text = f"torch.finfo({tensor}.dtype).{'min' if value < 0 else 'max'}"
-    return FixPlan("unsafe", f"write {text}", (Change("replace", Site(unit.source, last.value), text),))
+    return FixPlan("unsafe", f"write {text}", (Change("replace", Site(fact.env.source, last.value), text),))
 
 
 def _meeting(fact: Fact) -> tuple[Value, Value]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import CASTS_TO_HALF, ENABLES
+from amplint.needles import HALVES, HALVES_NEAR
 from amplint.optable import WITHOUT_HALF
 from amplint.precision import Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -107,13 +107,15 @@ class HalfUnsupportedOp(Rule):
     name = "half-unsupported-op"
     severity = Severity.WARNING
     needles = (
-        (*CASTS_TO_HALF, ENABLES),
+        HALVES,
         (
             b"fft",
             b"linalg",
             re.compile(rb"\b(?:" + "|".join(sorted(WITHOUT_HALF)).encode() + rb")\b"),
         ),
     )
+    near = HALVES_NEAR
+    beyond = (HALVES,)
     fix = "unsafe"
     confirmed_by = "raise"
 
@@ -131,10 +133,11 @@ class HalfUnsupportedOp(Rule):
                 continue
             name = fact.operation.removeprefix("torch.")
             yield Fault(
-                Site(unit.source, fact.node),
+                fact.site,
                 f"{name} is given a {first.dtype} tensor, for which it is not (fully) implemented",
+                fact.steps,
                 confidence=Confidence.HIGH if first.sure else Confidence.MEDIUM,
-                fix=None if isinstance(fact.receiver, Tensor) else _cast(Site(unit.source, fact.node)),
+                fix=None if isinstance(fact.receiver, Tensor) else _cast(fact.site),
             )
 
 

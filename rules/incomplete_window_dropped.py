@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.guards import linear
 from amplint.layout import block_of, enclosing
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.program import Assign, Attr
 from amplint.protocol import counts_batches
 from amplint.rule import Fault, Rule, Site
@@ -103,6 +103,7 @@ class IncompleteWindowDropped(Rule):
     name = "incomplete-window-dropped"
     severity = Severity.INFO
     needles = ((b".step(", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     confirmed_by = "own"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

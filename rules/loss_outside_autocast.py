@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import ENABLES, TRAINS
+from amplint.needles import ENABLES, REGION_OF_A_HELPER, TRAINS
 from amplint.precision import Fact, Tensor, Unknown, facts_of
-from amplint.rule import Fault, Rule, Site
+from amplint.rule import Fault, Rule
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -117,24 +117,26 @@ class LossOutsideAutocast(Rule):
     name = "loss-outside-autocast"
     severity = Severity.INFO
     needles = ((ENABLES,), TRAINS)
+    near = (REGION_OF_A_HELPER,)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         for fact in facts_of(unit.env, unit.target):
             inside = fact.region is not None or any(r.kind == "no_grad" for r in fact.regions)
-            if inside or not _is_loss(unit, fact):
+            if inside or not _is_loss(fact):
                 continue
             half = [v for v in fact.operands if isinstance(v, Tensor) and v.dtype in ("float16", "bfloat16")]
             if half:
                 yield Fault(
-                    Site(unit.source, fact.node),
+                    fact.site,
                     f"the loss is computed after the region from its {half[0].dtype} outputs",
+                    fact.steps,
                     confidence=Confidence.HIGH if half[0].sure else Confidence.MEDIUM,
                 )
 
 
-def _is_loss(unit: Unit, fact: Fact) -> bool:
+def _is_loss(fact: Fact) -> bool:
     name = fact.operation.rpartition(".")[2]
     if fact.kind == "apply" and isinstance(fact.receiver, Unknown):
         return bool(_LOSS_NAMES.search(fact.receiver.key[-1]))
@@ -143,7 +145,7 @@ def _is_loss(unit: Unit, fact: Fact) -> bool:
     if fact.operation.startswith("torch.nn."):
         return name.endswith("Loss") or bool(_LOSS_FUNCTIONS.search(name))
     # a loss by hand: a reduction whose result is called so
-    statement = unit.source.statement(fact.node)
+    statement = fact.env.source.statement(fact.node)
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     target = small.targets[0].target if isinstance(small, cst.Assign) else None
     return name in ("sum", "mean") and isinstance(target, cst.Name) and "loss" in target.value

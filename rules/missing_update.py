@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import between, previous
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -95,7 +95,7 @@ class MissingUpdate(Rule):
     name = "missing-update"
     severity = Severity.ERROR
     needles = ((b".step(", b".scale("), SCALES)
-    near = (((b".step(",), (b"backward(",)),)
+    near = (SCALER_HERE, ((b".step(",), (b"backward(",)))
     fix = "unsafe"
     confirmed_by = "raise"
     yields_to = ("AMP208", "AMP209", "AMP216", "AMP301")

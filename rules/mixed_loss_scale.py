@@ -9,6 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
+from amplint.needles import SCALER_HERE
 from amplint.protocol import derived_from_grad
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.source import children
@@ -104,6 +105,7 @@ class MixedLossScale(Rule):
     name = "mixed-loss-scale"
     severity = Severity.ERROR
     needles = ((b".scale(",),)
+    near = (SCALER_HERE,)
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP213",)

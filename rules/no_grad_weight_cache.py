@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import CACHE_IS_CLEARED, ENABLES, TRAINS
+from amplint.needles import CACHE_IS_CLEARED, ENABLES, REGION_OF_A_HELPER, TRAINS
 from amplint.optable import LOWER_MODULES
 from amplint.precision import Fact, Library, Opened, Unknown, facts_of, like_network
 from amplint.rule import Fault, Rule, Site
 from amplint.torch_facts import NO_GRAD_CAST_IS_CACHED
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from amplint.analysis import Unit
 
 
@@ -118,13 +116,12 @@ class NoGradWeightCache(Rule):
     name = "no-grad-weight-cache"
     severity = Severity.WARNING
     needles = ((ENABLES,), (b"no_grad", b"inference_mode", b"set_grad_enabled"), TRAINS)
+    near = (REGION_OF_A_HELPER,)
     confirmed_by = "own"
     torch = NO_GRAD_CAST_IS_CACHED.bounds
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        if CACHE_IS_CLEARED.search(unit.source.text):
-            return
         waiting: dict[tuple[int, tuple[str, ...]], Fact] = {}
         for fact in facts_of(unit.env, unit.target):
             region = _cached_in(fact)
@@ -135,12 +132,14 @@ class NoGradWeightCache(Rule):
                 waiting.setdefault((region.number, key), fact)
                 continue
             first = waiting.pop((region.number, key), None)
-            if first is None:
+            if first is None or any(
+                CACHE_IS_CLEARED.search(env.source.text) for env in (unit.env, first.env, fact.env)
+            ):
                 continue
             yield Fault(
-                Site(unit.source, _seen_from(first, region)),
+                _seen_from(first, region),
                 "a pass under no_grad caches casts of the weights without a graph; the pass with gradients reuses them",
-                ((Site(unit.source, _seen_from(fact, region)), "the same weights with gradients, in the same region"),),
+                ((_seen_from(fact, region), "the same weights with gradients, in the same region"),),
                 confidence=Confidence.HIGH if key[0] in ("own", "library") else Confidence.MEDIUM,
             )
 
@@ -168,6 +167,6 @@ def _without_grad(fact: Fact) -> bool:
     return bool(modes) and modes[-1] == "no_grad"
 
 
-def _seen_from(fact: Fact, region: Opened) -> cst.CSTNode:
+def _seen_from(fact: Fact, region: Opened) -> Site:
     """The call as the function that holds the region writes it."""
-    return fact.calls[region.depth] if len(fact.calls) > region.depth else fact.node
+    return fact.calls[region.depth] if len(fact.calls) > region.depth else fact.site

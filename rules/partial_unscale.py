@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import argument_text, is_plain_path, receiver_text, same_block
-from amplint.needles import UNSCALES
+from amplint.needles import SCALER_HERE, UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Optimizer
 
@@ -104,6 +104,7 @@ class PartialUnscale(Rule):
     name = "partial-unscale"
     severity = Severity.ERROR
     needles = ((UNSCALES,), (b"clip", b".grad"))
+    near = (SCALER_HERE,)
     fix = "safe"
     confirmed_by = "grad"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.needles import SCALER_HERE
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, Const, Optimizer, Result, Value
 
@@ -106,6 +107,7 @@ class PlainScalerWithFsdp(Rule):
     name = "plain-scaler-with-fsdp"
     severity = Severity.WARNING
     needles = ((b"FullyShardedDataParallel", b"FSDP", b"fsdp"), (b"GradScaler",))
+    near = (SCALER_HERE,)
     fix = "unsafe"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.needles import SCALER_HERE
 from amplint.rule import Fault, Rule
 from amplint.values import FALSE, AttrOf, Ext, ItemOf, Many, OpV, Result, Scaler, Sequence, Value, parts_of_value
 
@@ -97,7 +98,7 @@ class ScaledGradientPenalty(Rule):
     name = "scaled-gradient-penalty"
     severity = Severity.ERROR
     needles = ((b"create_graph",), (b".scale(",))
-    near = (((b".backward(",),),)
+    near = (SCALER_HERE, ((b".backward(",),))
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

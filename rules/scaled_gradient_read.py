@@ -19,7 +19,7 @@ from amplint.layout import (
     same_function,
     stands_before,
 )
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import consumed_scaled, remembers_unscale
 from amplint.quotients import falls_out
 from amplint.rule import READ_IN_HELPER, Change, Fault, FixPlan, Rule, Site
@@ -117,6 +117,7 @@ class ScaledGradientRead(Rule):
     name = "scaled-gradient-read"
     severity = Severity.WARNING
     needles = ((b".grad", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     fix = "unsafe"
     confirmed_by = "state"
     yields_to = ("AMP201",)

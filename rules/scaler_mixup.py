@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import UNSCALES
+from amplint.needles import SCALER_HERE, UNSCALES
 from amplint.protocol import between, previous
 from amplint.rule import Fault, Rule
 from amplint.values import AttrOf, Instance, Optimizer, Scaler, Sym, Value
@@ -111,6 +111,7 @@ class ScalerMixup(Rule):
     name = "scaler-mixup"
     severity = Severity.ERROR
     needles = ((b"Scaler", b"scaler"), (b".step(", b".scale(", UNSCALES))
+    near = (SCALER_HERE,)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.needles import ENABLES
+from amplint.needles import ENABLES, SCALER_HERE
 from amplint.regions import sure_dtype_of
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, TRUE
@@ -91,6 +91,7 @@ class ScalerWithBfloat16(Rule):
     name = "scaler-with-bfloat16"
     severity = Severity.INFO
     needles = ((ENABLES,), (b"Scaler", b"scaler"))
+    near = (SCALER_HERE,)
     fix = "unsafe"
     confirmed_by = "own"
     yields_to = ("AMP402",)

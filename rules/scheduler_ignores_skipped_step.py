@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_block, under_condition
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Optimizer, Result, Scheduler, Sym, Value
 
@@ -96,6 +96,7 @@ class SchedulerIgnoresSkippedStep(Rule):
     name = "scheduler-ignores-skipped-step"
     severity = Severity.INFO
     needles = ((b".step(",), SCALES)
+    near = (SCALER_HERE,)
     fix = "unsafe"
     confirmed_by = "own"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import same_block
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import other_stepped
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -100,6 +100,7 @@ class SharedScalerUpdatedMidWindow(Rule):
     name = "shared-scaler-updated-mid-window"
     severity = Severity.WARNING
     needles = ((b".update(", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     fix = "safe"
     confirmed_by = "grad"
     yields_to = ("AMP301",)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import SCALES, UNSCALES
+from amplint.needles import SCALER_HERE, SCALES, UNSCALES
 from amplint.protocol import between, counts_batches, inside_window, passed_updates, previous, same_round
 from amplint.rule import Fault, Rule
 
@@ -102,6 +102,7 @@ class SkippedUpdate(Rule):
     name = "skipped-update"
     severity = Severity.ERROR
     needles = ((UNSCALES, b".step(", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     confirmed_by = "raise"
     yields_to = ("AMP302",)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.effects.owners import within
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, sources_of
@@ -100,6 +100,7 @@ class StepBypassesScaler(Rule):
     name = "step-bypasses-scaler"
     severity = Severity.ERROR
     needles = ((b".step(", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP213", "AMP214", "AMP220")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from amplint.finding import Severity
 from amplint.guards import describe
 from amplint.layout import function_of
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.program import Op, Scope, expressions_of, parts_of, path_of
 from amplint.protocol import counts_batches, is_flag, same_round
 from amplint.rule import Fault, Rule
@@ -104,6 +104,7 @@ class StepInsideAccumulation(Rule):
     name = "step-inside-accumulation"
     severity = Severity.WARNING
     needles = ((b".step(", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     confirmed_by = "grad"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import block_of, same_block
-from amplint.needles import SCALES, UNSCALES
+from amplint.needles import SCALER_HERE, SCALES, UNSCALES
 from amplint.protocol import counts_batches, following, inside_window, passed_updates, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
@@ -102,6 +102,7 @@ class UnscaleInsideAccumulation(Rule):
     name = "unscale-inside-accumulation"
     severity = Severity.ERROR
     needles = ((UNSCALES, b".scale("), SCALES)
+    near = (SCALER_HERE,)
     fix = "unsafe"
     confirmed_by = "raise"
 

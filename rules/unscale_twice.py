@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.guards import asks_for_stage
 from amplint.layout import same_function
-from amplint.needles import SCALES, UNSCALES
+from amplint.needles import SCALER_HERE, SCALES, UNSCALES
 from amplint.protocol import between, previous, remembers_unscale, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -101,6 +101,7 @@ class UnscaleTwice(Rule):
     name = "unscale-twice"
     severity = Severity.ERROR
     needles = ((UNSCALES, b".scale("), SCALES)
+    near = (SCALER_HERE,)
     fix = "safe"
     confirmed_by = "raise"
     yields_to = ("AMP205", "AMP209", "AMP216", "AMP301", "AMP302", "AMP304")

@@ -9,7 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import receiver_text
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import is_asserted_absent, right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import TRUE, Scaler
@@ -104,7 +104,7 @@ class UnscaledBackward(Rule):
     name = "unscaled-backward"
     severity = Severity.ERROR
     needles = ((b".backward", b".scale("), SCALES)
-    near = (((b".backward(",),),)
+    near = (SCALER_HERE, ((b".backward(",),))
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP216", "AMP217")

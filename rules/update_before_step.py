@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_block
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import other_stepped
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -94,6 +94,7 @@ class UpdateBeforeStep(Rule):
     name = "update-before-step"
     severity = Severity.ERROR
     needles = ((b".update(", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP204", "AMP213", "AMP301", "AMP302", "AMP304")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text, same_function
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import inside_window, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
@@ -103,7 +103,7 @@ class UpdateInsideAccumulation(Rule):
     name = "update-inside-accumulation"
     severity = Severity.ERROR
     needles = (SCALES,)
-    near = (((b".backward(",),),)
+    near = (SCALER_HERE, ((b".backward(",),))
     fix = "safe"
     confirmed_by = "raise"
     yields_to = ("AMP214",)

@@ -9,7 +9,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.layout import enclosing
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import excluded_by_flag
 from amplint.rule import Fault, Rule
 
@@ -98,6 +98,7 @@ class UpdateWithoutStep(Rule):
     name = "update-without-step"
     severity = Severity.ERROR
     needles = ((b".update(", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     confirmed_by = "raise"
     yields_to = ("AMP204", "AMP208", "AMP213", "AMP216", "AMP301", "AMP302", "AMP304")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.needles import CACHE_IS_CLEARED, ENABLES, TRAINS
+from amplint.needles import CACHE_IS_CLEARED, ENABLES, REGION_OF_A_HELPER, TRAINS
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import FALSE, NONE, Optimizer, Scaler, Scheduler, Value
 
@@ -135,6 +135,7 @@ class WeightsUpdatedInAutocast(Rule):
     name = "weights-updated-in-autocast"
     severity = Severity.ERROR
     needles = ((ENABLES,), (*TRAINS, b"load_state_dict", b"parameters()"))
+    near = (REGION_OF_A_HELPER,)
     fix = "unsafe"
     confirmed_by = "own"
 

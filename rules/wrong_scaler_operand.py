@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.needles import SCALES, UNSCALES
+from amplint.needles import SCALER_HERE, SCALES, UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Params, Scheduler, Value
 
@@ -98,6 +98,7 @@ class WrongScalerOperand(Rule):
     name = "wrong-scaler-operand"
     severity = Severity.ERROR
     needles = ((b".step(", b".scale(", UNSCALES), SCALES)
+    near = (SCALER_HERE,)
     fix = "safe"
     confirmed_by = "raise"
 

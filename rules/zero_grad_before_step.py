@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
-from amplint.needles import SCALES
+from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import counts_batches, same_round
 from amplint.rule import Fault, Rule
 
@@ -92,6 +92,7 @@ class ZeroGradBeforeStep(Rule):
     name = "zero-grad-before-step"
     severity = Severity.ERROR
     needles = ((b"zero_grad", b".scale("), SCALES)
+    near = (SCALER_HERE,)
     confirmed_by = "raise"
 
     def check(self, unit: Unit) -> Iterator[Fault]:

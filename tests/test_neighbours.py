@@ -119,7 +119,10 @@ def test_hash_seeds_change_nothing(tree: Path) -> None:
 
 def test_callers_are_the_nearest_and_not_too_many(tree: Path) -> None:
     for number in range(2 * MAX_CALLERS):
-        (tree / f"user{number:02}.py").write_text("from kit import limit\n\n\ndef f(net):\n    limit(net)\n")
+        text = "from kit import limit\n\n\ndef f(net, optimizer):\n    limit(net)\n    optimizer.step()\n"
+        (tree / f"user{number:02}.py").write_text(text)
+        # what trains nothing takes no room
+        (tree / f"a{number:02}.py").write_text("from kit import limit\n\n\ndef f(net):\n    limit(net)\n")
     project = Project(tree)
     neighbours = Neighbours(project, lambda: sorted(tree.rglob("*.py")), {})
     callers = neighbours.callers(tree / "kit" / "clips.py")
@@ -144,7 +147,7 @@ def test_callers_are_the_nearest_and_not_too_many(tree: Path) -> None:
 )
 def test_every_form_of_import_makes_a_caller(tree: Path, statement: str, use: str) -> None:
     user = tree / "user.py"
-    user.write_text(f"{statement}\n\n\ndef f(net):\n    {use}\n")
+    user.write_text(f"{statement}\n\n\ndef f(net, optimizer):\n    {use}\n")
     neighbours = Neighbours(Project(tree), lambda: sorted(tree.rglob("*.py")), {})
     assert user in neighbours.callers(tree / "kit" / "clips.py")
     assert b"def limit(" in b"".join(neighbours.reached(user))

@@ -500,6 +500,258 @@ def train(model, loader, opt, scaler, **options):
         opt.zero_grad()
         apply(loss, opt, model.parameters(), scaler, **options)
 """,
+    "a constant of a layer, three modules away from the region": """
+== main.py
+import torch
+
+from nets import Net
+from nets.engine import epoch
+
+
+def main(loader):
+    model = Net(8, 2).to("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    epoch(model, loader, optimizer, scaler)
+== nets/__init__.py
+from .net import Net
+== nets/engine.py
+import torch
+
+
+def epoch(model, loader, optimizer, scaler):
+    for x, mask in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x, mask).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+== nets/net.py
+from torch import nn
+
+from .layers import Attention
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.attention = Attention(width)
+
+    def forward(self, x, mask):
+        return x + self.attention(x, mask)
+
+
+class Net(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(width) for _ in range(depth)])
+
+    def forward(self, x, mask):
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
+== nets/layers.py
+import torch
+from torch import nn
+
+FAR = -1e9
+
+
+class Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.q = nn.Linear(width, width)
+
+    def forward(self, x, mask):
+        scores = self.q(x) @ x.transpose(-1, -2)
+        if scores.dtype == torch.float32:
+            return scores.masked_fill(mask, -1e12) @ x
+        return scores.masked_fill(mask, FAR) @ x  # expect: AMP403
+
+
+class Unused(nn.Module):
+    def forward(self, x, mask):
+        return (x @ x).masked_fill(mask, FAR)
+""",
+    "a wrapped model in a list, and a loss of another module": """
+== spectra.py
+import torch
+from torch import nn
+
+
+class Spectral(nn.Module):
+    def forward(self, seen, wanted):
+        return (torch.fft.rfft(seen).abs() - torch.fft.rfft(wanted.float()).abs()).mean()  # expect: AMP406
+
+
+def log_loss(p, y):
+    return -(y * torch.log(p + 1e-8)).mean()  # expect: AMP404
+
+
+def safe_log_loss(p, y):
+    return -(y * torch.log(p.float() + 1e-8)).mean()
+== train.py
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import spectra
+from spectra import log_loss, safe_log_loss
+
+
+def run(loader, rank):
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).cuda(rank)
+    critic = nn.Linear(8, 1).cuda(rank)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train([DDP(net, device_ids=[rank]), critic], optimizer, loader, torch.amp.GradScaler("cuda"))
+
+
+def train(nets, optimizer, loader, scaler):
+    net, _ = nets
+    spectral = spectra.Spectral()
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            out = net(x)
+            loss = spectral(out, y) + log_loss(out, y) + safe_log_loss(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "a network that a trainer of another module is given": """
+== nets.py
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Product(torch.autograd.Function):  # expect: AMP107
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.t(), x.t() @ g
+
+
+class Base(nn.Module):
+    def forward(self, x):
+        h = self.encode(x)
+        with torch.autocast("cuda", enabled=False):
+            d = torch.cdist(h, h)  # expect: AMP106
+        return Product.apply(d, self.w)
+
+
+class Encoder(Base):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.w = nn.Parameter(torch.ones(8, 8))
+
+    def encode(self, x):
+        return F.relu(self.fc(x))
+== trainer.py
+import torch
+
+
+class Trainer:
+    def __init__(self, net, optimizer):
+        self.net = net
+        self.optimizer = optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.net(x).mean()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+== run.py
+import torch
+
+import nets
+from trainer import Trainer
+
+net = nets.Encoder().cuda()
+Trainer(net, torch.optim.SGD(net.parameters(), lr=0.1)).fit(loader)
+""",
+    "a context manager of another module": """
+== mixed.py
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def mixed(enabled):
+    if enabled:
+        with torch.autocast("cuda", dtype=torch.float16):
+            yield
+    else:
+        yield
+== train.py
+import torch
+import torch.nn.functional as F
+
+from mixed import mixed
+
+
+def train(net, optimizer, loader):
+    for x, y, mask in loader:
+        optimizer.zero_grad()
+        with mixed(True):
+            out = torch.mm(x, net.weight).masked_fill(mask, -1e9)  # expect: AMP403
+        loss = F.cross_entropy(out.float().masked_fill(mask, -1e9), y)
+        loss.backward()
+        optimizer.step()
+""",
+    "helpers that hold half of what a rule asks for": """
+== amp.py
+import torch
+
+BFLOAT = torch.autocast("cuda", dtype=torch.bfloat16)
+
+
+def clip(parameters):
+    return torch.nn.utils.clip_grad_norm_(parameters, 1.0, error_if_nonfinite=True)  # expect: AMP223
+
+
+def half():
+    return torch.autocast("cuda", dtype=torch.float16)
+== train.py
+import torch
+
+from amp import BFLOAT, clip, half
+
+
+def unscaled(model, loader, optimizer):
+    for x in loader:
+        optimizer.zero_grad()
+        with half():  # expect: AMP110
+            loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+
+
+def clipped(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with half():
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip(model.parameters())
+        scaler.step(optimizer)
+        scaler.update()
+""",
 }
 
 

@@ -1,0 +1,69 @@
+"""What the project's other modules define, as far as it matters for dtypes; a module is read when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amplint.precision.values import Distant, Module, Own
+from amplint.program import Import
+
+if TYPE_CHECKING:
+    from amplint.project import ModuleEnv
+
+#: other modules that the walk of one reads
+_MAX_MODULES = 24
+
+
+class Elsewhere:
+    """Looks up definitions of other modules for the walk of one."""
+
+    def __init__(self, env: ModuleEnv) -> None:
+        self._env = env
+        self._project = env.project
+        self._read: dict[Path, ModuleEnv | None] = {}
+
+    def imported(self, importer: ModuleEnv, stmt: Import) -> Distant | Module | None:
+        """What an import binds, None where that is not the project's."""
+        if importer.file is None or stmt.member == "*":
+            return None
+        for file in self._project.candidates(importer.file, stmt.dotted, stmt.level):
+            return Module(file) if stmt.member is None else self.member(file, stmt.member)
+        if stmt.member is not None:
+            for file in self._project.candidates(importer.file, f"{stmt.dotted}.{stmt.member}".strip("."), stmt.level):
+                return Module(file)
+        return None
+
+    def member(self, file: Path, name: str) -> Distant | Module | None:
+        """What a module offers under a name."""
+        home = self._project.definition(file, name)
+        if home is not None:
+            return Distant(*home)
+        for inner in self._project.candidates(file, name, 1) if file.name == "__init__.py" else ():
+            return Module(inner)
+        return None
+
+    def computes(self, value: Distant) -> bool:
+        """Whether a definition, or something that it mentions, is one that a rule about dtypes may judge."""
+        return self._project.computes(value.file, value.name)
+
+    def opens_regions(self, value: Distant) -> bool:
+        """Whether a definition, or one of its module that it mentions, opens regions or casts to 16 bit."""
+        return value.name in self._project.outline(value.file).casting
+
+    def is_class(self, value: Distant) -> bool:
+        """Whether it is a class."""
+        return self._project.outline(value.file).is_class(value.name)
+
+    def is_network(self, value: Distant) -> bool:
+        """Whether a class looks like a network."""
+        return any(part.name == "forward" for part in self._project.outline(value.file).definitions[value.name])
+
+    def read(self, value: Distant) -> Own | None:
+        """The definition itself; None where its module cannot be read, or too many were."""
+        if value.file not in self._read:
+            full = len(self._read) >= _MAX_MODULES
+            self._read[value.file] = None if full else self._project.load(self._env, value.file)
+        env = self._read[value.file]
+        scope = env.program.body.children.get(value.name) if env is not None else None
+        return Own(env, scope, made=value.made) if env is not None and scope is not None else None
