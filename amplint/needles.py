@@ -45,8 +45,8 @@ ENABLES: Final = spaced(rb"autocast(?:(?!%b)%b|%b)" % (_DISABLED, MENTIONED, REN
 
 #: what makes tensors 16 bit
 HALVES: Final = (*CASTS_TO_HALF, ENABLES)
-#: who calls what makes tensors 16 bit, or makes what is called there: the model of a loop in another file
-HALVES_NEAR: Final = ((HALVES,), ((b"optimizer", b"optim.", b"scaler", b"Scaler"),))
+#: half of what a rule about dtypes asks for: the region, or what hands a network to a helper that opens one
+REGION_OR_TRAINING: Final = (((ENABLES,),), ((b"optimizer", b"optim.", b"scaler", b"Scaler"),))
 
 #: the scaler's method, whether it is called or handed on
 UNSCALES: Final = re.compile(rb"unscale_(?!\w)(?<!\wunscale_)")

@@ -214,9 +214,8 @@ def plan_file(
 def _found_around(file: Path, code: bytes, half: Sequence[Rule], neighbours: Neighbours) -> tuple[Rule, ...]:
     """The rules of which a file holds half of the needles, and what it imports the rest."""
     reach = b"\n".join((code, *neighbours.reached(file)))
-    found = Screen(half).rules_for(reach)
-    beyond = Screen([r for r in half if r not in found], lambda r: (r.beyond,) if r.beyond else ()).rules_for(reach)
-    return (*found, *beyond) if beyond and neighbours.computes(file) else found
+    found = Screen(half, lambda rule: (rule.beyond or rule.needles,)).rules_for(reach)
+    return tuple(rule for rule in found if rule.beyond is None or neighbours.computes(file))
 
 
 def _program(data: bytes, display: str) -> bytes | None:

@@ -96,8 +96,7 @@ class Rule(ABC):
       severity        an info rule is shown only on request
       needles         what a file must hold for this rule to have anything to say there
       near            halves of them: a file that holds one is looked at where the files that it imports hold the rest
-      beyond          what the file and those that it imports must hold where the rest, an operator in a network, may
-                      stand several imports away
+      beyond          what it and they must hold instead, where the rest is an operator that may stand imports away
       fix             the safety of the repair it offers, None where there is none
       confirmed_by    how the verifier shows the fault: torch raises, gradients differ from the run
                       without AMP, an observed state is wrong, a comparison of its own, or not at all

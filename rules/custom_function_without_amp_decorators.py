@@ -11,7 +11,7 @@ import libcst as cst
 from amplint.finding import Confidence, Severity
 from amplint.layout import text_before
 from amplint.names import Names, names_of
-from amplint.needles import HALVES, HALVES_NEAR
+from amplint.needles import ENABLES, REGION_OR_TRAINING
 from amplint.optable import LOWER
 from amplint.precision import Fact, Own, Unknown, facts_of
 from amplint.program import Call, Expr, Name, Op, Scope, expressions_of, parts_of, walk
@@ -140,8 +140,8 @@ class CustomFunctionWithoutAmpDecorators(Rule):
     name = "custom-function-without-amp-decorators"
     severity = Severity.WARNING
     needles = ((b"Function",), (b"def backward",), (b"autocast", b"custom_fwd", b"custom_bwd"))
-    near = HALVES_NEAR
-    beyond = (HALVES,)
+    near = REGION_OR_TRAINING
+    beyond = ((ENABLES,),)
     fix = "unsafe"
     confirmed_by = "raise"
 

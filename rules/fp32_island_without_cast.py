@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import ENABLES, HALVES_NEAR
+from amplint.needles import ENABLES, REGION_OR_TRAINING
 from amplint.optable import NO_FLOAT
 from amplint.precision import VIEWS, Fact, Number, Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -128,7 +128,7 @@ class Fp32IslandWithoutCast(Rule):
     name = "fp32-island-without-cast"
     severity = Severity.WARNING
     needles = ((ENABLES,), (b"False",))
-    near = HALVES_NEAR
+    near = REGION_OR_TRAINING
     beyond = ((ENABLES,),)
     fix = "unsafe"
     confirmed_by = "state"

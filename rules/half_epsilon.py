@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import CASTS_TO_HALF, HALVES, HALVES_NEAR
+from amplint.needles import CASTS_TO_HALF, ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.precision import Fact, Number, Tensor, Value, facts_of
 from amplint.rule import Fault, Rule
 from amplint.values import Const, Optimizer
@@ -123,8 +123,8 @@ class HalfEpsilon(Rule):
         (_SMALL, b"Adam"),
         (_SMALL, *CASTS_TO_HALF),
     )
-    near = HALVES_NEAR
-    beyond = (HALVES,)
+    near = REGION_OR_TRAINING
+    beyond = ((ENABLES,),)
     confirmed_by = "state"
     yields_to = ("AMP401",)
 

@@ -12,7 +12,7 @@ import libcst as cst
 from amplint.finding import Confidence, Severity
 from amplint.layout import is_plain_path
 from amplint.names import names_of
-from amplint.needles import HALVES, HALVES_NEAR
+from amplint.needles import ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.precision import Fact, Number, Tensor, Value, dtype_name, facts_of
 from amplint.program import Name
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -130,8 +130,8 @@ class HalfOverflowConstant(Rule):
         (b"masked_fill", b"where(", b"full", b"fill_(", b"] = "),
         (_LARGE,),
     )
-    near = HALVES_NEAR
-    beyond = (HALVES,)
+    near = REGION_OR_TRAINING
+    beyond = ((ENABLES,),)
     fix = "unsafe"
     confirmed_by = "raise"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint.finding import Confidence, Severity
-from amplint.needles import HALVES, HALVES_NEAR
+from amplint.needles import ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.optable import WITHOUT_HALF
 from amplint.precision import Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
@@ -114,8 +114,8 @@ class HalfUnsupportedOp(Rule):
             re.compile(rb"\b(?:" + "|".join(sorted(WITHOUT_HALF)).encode() + rb")\b"),
         ),
     )
-    near = HALVES_NEAR
-    beyond = (HALVES,)
+    near = REGION_OR_TRAINING
+    beyond = ((ENABLES,),)
     fix = "unsafe"
     confirmed_by = "raise"
 
