@@ -10,7 +10,20 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.needles import SCALER_HERE, SCALES, UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
-from amplint.values import NONE, AttrOf, Func, Instance, Net, Optimizer, Params, Scheduler, Value
+from amplint.values import (
+    NONE,
+    AttrOf,
+    Func,
+    Instance,
+    Net,
+    Optimizer,
+    Params,
+    Result,
+    Scaler,
+    Scheduler,
+    Sequence,
+    Value,
+)
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -23,13 +36,14 @@ class WrongScalerOperand(Rule):
 
     ## What it does
     Reports `scaler.step(scheduler)`, `scaler.step(optimizer.step)`, `scaler.step(optimizer.step())`,
-    `scaler.step(None)`, `scaler.step(model.parameters())`, `scaler.scale(optimizer)`, `scaler.scale(model)` and
-    `scaler.unscale_(model)`.
+    `scaler.step(None)`, `scaler.step()`, `scaler.step([optimizer])`, `scaler.step(model.parameters())`,
+    `scaler.scale(optimizer)`, `scaler.scale(model)`, `scaler.scale(loss.item())`, `scaler.unscale_(model)` and
+    `scaler.unscale_(loss)`.
 
     ## Why is this bad
-    The call raises an AttributeError or ValueError on the first step with an enabled scaler. A disabled scaler passes
-    everything on (`scale` returns its argument, `unscale_` does nothing, `step(x)` calls `x.step()`), so the code runs
-    on a machine without a GPU: `scaler.step(scheduler)` even does the right thing there.
+    The call raises an AttributeError, TypeError or ValueError on the first step with an enabled scaler. A disabled
+    scaler passes everything on (`scale` returns its argument, `unscale_` does nothing, `step(x)` calls `x.step()`), so
+    the code runs on a machine without a GPU: `scaler.step(scheduler)` even does the right thing there.
     `scaler.step(optimizer.step())` steps on scaled gradients before it fails.
 
     ## Example
@@ -79,8 +93,9 @@ class WrongScalerOperand(Rule):
     ```
 
     ## Known limits
-    The operand's kind must be certain: constructed in sight, or a bound method of a known optimizer. Names alone prove
-    nothing. Wrappers around optimizers and lists that are stepped one by one are silent.
+    The operand's kind must be certain: constructed in sight, a bound method of a known optimizer, a loss that is scaled
+    as well, a model whose parameters an optimizer is made over. Names alone prove nothing. Wrappers around optimizers
+    and lists that are stepped one by one are silent.
 
     ## Fix safety
     Safe for `scaler.scale(optimizer)`, which becomes `scaler.step(optimizer)`. No fix for the others, where the code
@@ -125,12 +140,18 @@ class WrongScalerOperand(Rule):
 
 def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Value) -> str | None:
     """What the operand is, where it is certain that the scaler cannot work on it."""
+    if operand is NONE and _is_bare(event):
+        return "nothing"
     if event.kind == "scale":
         if isinstance(operand, (Net, Instance)) and _is_called(trace, position, operand):
             return "a model instead of a loss"
+        if isinstance(operand, Result) and isinstance(operand.callee, AttrOf) and operand.callee.name == "item":
+            return "a number instead of a loss"
         return "an optimizer instead of a loss" if _is_optimizer(unit, trace, operand) else None
     if isinstance(operand, Params):
         return "parameters instead of an optimizer"
+    if any(e.kind == "scale" and e.details["argument"] == operand for e in trace.events[:position]):
+        return "a loss instead of an optimizer"
     if isinstance(operand, Scheduler):
         return "a learning rate scheduler instead of an optimizer"
     if isinstance(operand, Optimizer) and operand.parts[0][0] == "inferred":
@@ -139,13 +160,32 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
         return "the bound method instead of the optimizer"
     if operand is NONE:
         return _nothing(event.site)
-    if isinstance(operand, (Net, Instance)) and _is_called(trace, position, operand):
+    if isinstance(operand, Sequence) and any(_is_optimizer(unit, trace, item) for item in operand.items):
+        return "a list of optimizers instead of one" if _is_torchs(event.scaler) else None
+    if _is_called(trace, position, operand) and (isinstance(operand, (Net, Instance)) or _is_trained(trace, operand)):
         return "a model instead of an optimizer"
     return None
 
 
 def _is_called(trace: Trace, position: int, module: Value) -> bool:
-    return any(e.kind == "forward" and e.details["module"] is module for e in trace.events[:position])
+    return any(e.kind == "forward" and e.details["module"] == module for e in trace.events[:position])
+
+
+def _is_trained(trace: Trace, module: Value) -> bool:
+    """Whether an optimizer is constructed over the parameters of this very object."""
+    made = (e.optimizer for e in trace.events if e.kind == "construct_optimizer")
+    return any(isinstance(o, Optimizer) and o.owners is not None and module in o.owners for o in made)
+
+
+def _is_torchs(scaler: Value | None) -> bool:
+    """Whether a scaler is certain to be one of torch's, and no class of the project with other methods."""
+    return isinstance(scaler, Scaler) and scaler.constructed
+
+
+def _is_bare(event: Event) -> bool:
+    """Whether one of torch's scalers is called without arguments."""
+    node = event.site.node
+    return isinstance(node, cst.Call) and not node.args and _is_torchs(event.scaler)
 
 
 def _is_optimizer(unit: Unit, trace: Trace, value: Value) -> bool:

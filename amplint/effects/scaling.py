@@ -188,7 +188,7 @@ class Scaling:
             scaler=scaler,
             optimizer=optimizer,
             stage=stage,
-            details={"operand": target},
+            details={"operand": self._taken_apart(target, state)},
         )
         assert event is not None
         self.identify(optimizer, before[optimizer], state)
@@ -222,7 +222,7 @@ class Scaling:
             optimizer=optimizer,
             stage=stage,
             details={
-                "operand": target,
+                "operand": self._taken_apart(target, state),
                 "arguments": tuple(pos[1:]),
                 "keywords": dict(kw),
                 "checked": state.book(scaler).checked,
@@ -263,6 +263,11 @@ class Scaling:
         state.default = after_update(state.default, scaler, event)
         state.books[scaler] = Book(book.epoch + 1, (), False, book.live)
         return [(state, NONE, None)]
+
+    def _taken_apart(self, value: Value, state: Machine) -> Value:
+        """A list or tuple with its elements, anything else as it is."""
+        items = self.x.loops.items_of(value, state) if not isinstance(value, DictV) else None
+        return Sequence(*items) if items is not None else value
 
     def operand(self, value: Value) -> Value:
         """What `step` and `unscale_` are given, as an optimizer where it can be one."""

@@ -55,6 +55,7 @@ from amplint.verify.props import (
 from amplint.verify.standins import (
     SIZE,
     DuckOptimizer,
+    Item,
     Model,
     Optimizer,
     Region,
@@ -236,8 +237,14 @@ class Members(Callables):
     def scaler_method(self, scaler: Scaler, name: str, args: list[object], keywords: dict[str, object]) -> Any:
         if name not in SCALER_METHODS:
             return Unknown(name)
+        if name in ("scale", "step", "unscale_") and not args and not keywords:
+            parameter = "outputs" if name == "scale" else "optimizer"
+            missing = f"GradScaler.{name}() missing 1 required positional argument: '{parameter}'"
+            raise UserError(TypeError(missing), self.path, 0, True)
         if name == "scale":
             given = args[0] if args else keywords.get("outputs")
+            if isinstance(given, Item):
+                return self.guarded(lambda: scaler.scale(given))
             if isinstance(given, list | tuple):
                 return [scaler.scale(self.loss(v)) for v in given]
             return self.guarded(lambda: scaler.scale(self.loss(given)))
@@ -382,7 +389,7 @@ class Members(Callables):
         if name in ("cuda", "cpu", "contiguous", "pin_memory", "numpy"):
             return tensor
         if name == "item":
-            return float(tensor.detach().reshape(-1)[0]) if tensor.numel() else 0.0
+            return Item(tensor.detach().reshape(-1)[0]) if tensor.numel() else 0.0
         if name == "tolist":
             return tensor.detach().tolist() if tensor.numel() <= 64 else []
         if name == "register_hook" and args:
@@ -546,6 +553,8 @@ class Members(Callables):
         if isinstance(value, Scheduler):
             return self._bound(value, name) if name in ("step", "state_dict", "load_state_dict") else Unknown(name)
         if isinstance(value, Model):
+            if name in value.kept:
+                return value.kept[name]
             if name in ("module", "_orig_mod"):
                 return value
             if name in ("weight", "bias"):
@@ -651,6 +660,8 @@ class Members(Callables):
             made = self.actual(new)
             if isinstance(made, nn.Module):
                 value.replace(name, made)
+            elif isinstance(made, Optimizer | DuckOptimizer | Scaler | Scheduler | Instance):
+                value.kept[name] = made
             return
         if isinstance(value, Scaler) and name == "_per_optimizer_states":
             # whatever it is set to: what the scaler knew of its optimizers is gone

@@ -210,6 +210,8 @@ class Model(nn.Module):
         self.label = label
         self.ledger = ledger
         self.parts: dict[str, Model] = {}
+        #: what the program keeps on it besides networks, such as its optimizer
+        self.kept: dict[str, object] = {}
         if layers is None:
             layers = []
             for i in range(depth):
@@ -416,6 +418,10 @@ class State(dict[str, Any]):
         super().__init__(content)
         self.what = what
         self.owner = owner
+
+
+class Item(float):
+    """The number in a tensor, which has no gradient any more."""
 
 
 class Scaler(torch.amp.GradScaler):
