@@ -54,6 +54,11 @@ class Unit:
             yield trace, position, event
 
     @cached_property
+    def unscale_sites(self) -> tuple[Site, ...]:
+        """Where gradients are unscaled; a place counts once, however many paths pass it."""
+        return tuple({event.site.identity: event.site for _, _, event in self.events("unscale_")}.values())
+
+    @cached_property
     def _by_kind(self) -> dict[str, list[tuple[int, Trace, int, Event]]]:
         """The events of all traces by kind, numbered in their order: dozens of rules ask for a few kinds each."""
         found: dict[str, list[tuple[int, Trace, int, Event]]] = {}

@@ -67,6 +67,7 @@ _OBJECTS = (
 _FLIPPED = {"!=": "==", "is not": "is", "not in": "in", ">=": "<"}
 
 
+@lru_cache(maxsize=8192)
 def literal(value: Value) -> bool | Literal:
     """A condition as its truth, where that is known, else as (atom, polarity).
 
@@ -167,6 +168,7 @@ def _equal(left: Value, right: Value) -> bool | Literal:
 Linear = tuple[tuple[tuple[Value, int], ...], int]
 
 
+@lru_cache(maxsize=8192)
 def linear(value: Value) -> Linear:
     """`value` as an integer combination of unknown terms and a constant."""
     terms: dict[Value, int] = {}

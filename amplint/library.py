@@ -143,6 +143,9 @@ SCALER_METHODS = frozenset(
 #: methods that put something into a list, set or dict
 FILLS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "appendleft"})
 
+#: methods that lists and dicts have, and hooks have not
+OF_CONTAINERS = frozenset("append extend insert setdefault items keys values get copy pop sort count index".split())
+
 #: methods and attributes of a gradient that give it back, with its size as it was
 KEEPS_SIZE = frozenset("data detach clone float double to cpu cuda view flatten reshape contiguous coalesce".split())
 

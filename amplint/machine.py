@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from amplint.renaming import decided_alike
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
 from amplint.values import NONE, AttrOf, ItemOf, OpV, Result, Sym, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from amplint.guards import Atom
     from amplint.project import ModuleEnv
@@ -250,9 +251,11 @@ def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
         first = groups.setdefault(key, state)
         if first is state:
             continue
-        first.assume = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
+        joined: list[tuple[Value, Value, Value]] = []
         for number in numbers:
-            _join(first.frames[number], state.frames[number].items(), point, first)
+            joined += _join(first.frames[number], state.frames[number].items(), point, first)
+        both = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
+        first.assume = {**both, **decided_alike(first.assume, state.assume, joined)} if joined else both
         for slot, value in state.heap.items() if slots else ():
             if first.heap.get(slot) is not value and _is_vague(value):
                 first.heap[slot] = Sym("join", id(point), slot, first.loops)
@@ -275,9 +278,13 @@ def _differences(states: list[Machine]) -> tuple[list[tuple[int, str]], list[Any
     return list(variables), list(slots)
 
 
-def _join(frame: Frame, other: Iterable[tuple[str, Value]], point: object, state: Machine) -> None:
+def _join(
+    frame: Frame, other: Iterable[tuple[str, Value]], point: object, state: Machine
+) -> Iterator[tuple[Value, Value, Value]]:
+    """Make one of the values in which two frames differ; yields what they were, and what they are now."""
     for name, value in other:
         mine = frame.get(name)
         if mine is not None and mine is not value and _is_vague(value):
             taint = mine.taint | value.taint
             frame[name] = Sym("join", id(point), state.loops, name, taint=taint)
+            yield mine, value, frame[name]

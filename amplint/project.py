@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amplint.holding import Binding, bindings, calls_in, gone_through, held_names
-from amplint.library import EXTERNAL_ROOTS
+from amplint.library import EXTERNAL_ROOTS, OF_CONTAINERS
 from amplint.lowering import lower
 from amplint.outline import VOCABULARY, Outline
 from amplint.program import (
@@ -329,6 +329,8 @@ class ModuleEnv:
 def _objects_of(call: Call) -> Iterator[str]:
     """What is called, the object whose method is called, or the one in which it is looked up by `getattr`."""
     if isinstance(call.func, Attr):
+        if call.func.name in OF_CONTAINERS:
+            return
         yield path_of(call.func.base)
     elif isinstance(call.func, Name):
         yield call.func.id

@@ -233,9 +233,7 @@ def remembers_unscale(unit: Unit, site: Site) -> bool:
     scaler.unscale_(optimizer); self._unscaled = True`. A path on which that is set beforehand begins in the middle of a
     step, and nothing tells it apart."""
     own = class_of(site)
-    return own is not None and any(
-        class_of(event.site) is own and _set_beside(event.site) for _, _, event in unit.events("unscale_")
-    )
+    return own is not None and any(class_of(site) is own and _set_beside(site) for site in unit.unscale_sites)
 
 
 def _set_beside(site: Site) -> bool:
