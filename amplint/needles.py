@@ -46,7 +46,10 @@ ENABLES: Final = spaced(rb"autocast(?:(?!%b)%b|%b)" % (_DISABLED, MENTIONED, REN
 #: what makes tensors 16 bit
 HALVES: Final = (*CASTS_TO_HALF, ENABLES)
 #: half of what a rule about dtypes asks for: the region, or what hands a network to a helper that opens one
-REGION_OR_TRAINING: Final = (((ENABLES,),), ((b"optimizer", b"optim.", b"scaler", b"Scaler"),))
+REGION_OR_TRAINING: Final = (
+    ((ENABLES,),),
+    ((b"optimizer", b"optim.", b"scaler", b"Scaler", b".fit(", b".train(", b".run("),),
+)
 
 #: the scaler's method, whether it is called or handed on
 UNSCALES: Final = re.compile(rb"unscale_(?!\w)(?<!\wunscale_)")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: callers of one file that are looked at, the nearest first
 MAX_CALLERS = 8
 #: calls from file to file on the way to a helper
-MAX_HOPS = 2
+MAX_HOPS = 3
 
 _IMPORT = re.compile(
     rb"[ \t]*(?:from[ \t]+(?P<dots>\.*)(?P<module>[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]*\)|[^\n#]*)"
@@ -162,7 +162,7 @@ class Neighbours:
 
     def _find_callers(self, file: Path) -> list[Path]:
         distance: dict[Path, int] = {}
-        front = [(file, self._project.outline(file).answerable, 0)]
+        front = [(file, self._outline(file).answerable, 0)]
         visited = {file}
         while front:
             target, names, hops = front.pop(0)
@@ -175,7 +175,7 @@ class Neighbours:
                 if importer.name == "__init__.py":
                     front.append((importer, used, hops))
                     continue
-                outline = self._project.outline(importer)
+                outline = self._outline(importer)
                 if _STARTS.search(outline.text):
                     distance[importer] = hops + 1
                 if hops + 1 < MAX_HOPS:

@@ -21,9 +21,7 @@ LOWER = frozenset(
         "chain_matmul",
         "multi_dot",
         "linear",
-        "bilinear",
         "einsum",
-        "tensordot",
         "conv1d",
         "conv2d",
         "conv3d",
@@ -54,6 +52,13 @@ RAISED = frozenset(
         "log1p",
         "reciprocal",
         "rsqrt",
+        "square",
+        "float_power",
+        "interpolate",
+        "upsample",
+        "gumbel_softmax",
+        "local_response_norm",
+        "pairwise_distance",
         "sinh",
         "tan",
         "pow",
@@ -100,6 +105,15 @@ RAISED = frozenset(
         "normalize",
     ]
 )
+#: take the widest dtype of their inputs, in a region or out of it
+WIDEST = frozenset(
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample index_put scatter_add tensordot add sub subtract mul "
+    "multiply div divide true_divide maximum minimum fmax fmin lerp hypot rsub where fmod remainder logaddexp".split()
+)
+#: return values and where they stood: two results, of which the second is an integer
+WITH_INDICES = frozenset("topk sort kthvalue mode cummax cummin".split())
+#: the same where a dimension is given
+WITH_INDICES_OF_A_DIMENSION = frozenset("max min median nanmedian".split())
 #: the result is an integer, a boolean or a Python object
 NO_FLOAT = frozenset(
     [
@@ -176,7 +190,6 @@ LOWER_MODULES = frozenset(
     [
         "Linear",
         "LazyLinear",
-        "Bilinear",
         "Conv1d",
         "Conv2d",
         "Conv3d",
@@ -195,8 +208,11 @@ LOWER_MODULES = frozenset(
         "RNNCell",
     ]
 )
+#: those that return more than their output
+WITH_STATE = frozenset({"MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell"})
 RAISED_MODULES = frozenset(
     [
+        "Bilinear",
         "LayerNorm",
         "GroupNorm",
         "RMSNorm",
@@ -207,6 +223,10 @@ RAISED_MODULES = frozenset(
         "CosineSimilarity",
         "Embedding",
         "PairwiseDistance",
+        "Upsample",
+        "UpsamplingNearest2d",
+        "UpsamplingBilinear2d",
+        "LocalResponseNorm",
     ]
 )
 KEEPING_MODULES = frozenset(
@@ -252,7 +272,6 @@ KEEPING_MODULES = frozenset(
         "AdaptiveAvgPool3d",
         "AdaptiveMaxPool1d",
         "AdaptiveMaxPool2d",
-        "Upsample",
         "PixelShuffle",
         "ZeroPad2d",
         "ReflectionPad2d",

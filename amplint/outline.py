@@ -31,17 +31,22 @@ CASTING = re.compile(rb"autocast|\.half\(|HalfTensor|float16|custom_fwd")
 #: kernel for, functions with a backward of their own, casts
 COMPUTES = re.compile(
     rb"\d\.?[eE][-+]?\d|\.0000000|\d{5}|0x[\da-fA-F]{4}|\b[fi]info\b|\bfft\b|\blinalg\b|autograd\.Function|\bFunction\)"
+    rb"|\bno_grad\b|\binference_mode\b|masked_fill|\bfill_\(|full_like|\bclamp|\b(?:eps|EPS)"
     rb"|\b(?:%b)\(|" % "|".join(sorted(WITHOUT_HALF)).encode() + CASTING.pattern
 )
 WORD = re.compile(rb"[A-Za-z_]\w*")
 #: a top-level definition with its body
 _DEFINITION = re.compile(
-    rb"^(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*", re.MULTILINE
+    rb"^(?:@.*\n(?:[ \t)].*\n)*)*(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*",
+    re.MULTILINE,
 )
 #: the bases of a class, with type parameters or not
-_HEAD = re.compile(rb"class +\w+ *(?:\[[^\]\n]*\])? *\(([^)]*)\)")
+_CLASS = re.compile(rb"^class\b", re.MULTILINE)
+_HEAD = re.compile(rb"^class +\w+ *(?:\[[^\]\n]*\])? *\(([^)]*)\)", re.MULTILINE)
 _ASSIGNMENT = re.compile(rb"^(?P<name>\w+)[ \t]*(?::[^=\n]*)?=(?!=)(?P<value>.*)$", re.MULTILINE)
 _FROM_IMPORT = re.compile(rb"^from +(?P<dots>\.*)(?P<module>[\w.]*) +import +(?P<names>\([^)]*\)|[^\n]*)", re.MULTILINE)
+_PLAIN_IMPORT = re.compile(rb"^import +([^\n#;]*)", re.MULTILINE)
+_MODULE = re.compile(rb"([\w.]+)(?:\s+as\s+(\w+))?")
 #: a name that an import brings in, and the one it is bound to
 _IMPORTED = re.compile(rb"(?P<name>\w+|\*)(?:\s+as\s+(?P<as>\w+))?")
 _PATH = re.compile(rb"[\w.]+")
@@ -169,13 +174,26 @@ class Outline:
             told |= more
         return frozenset(told)
 
+    def has_forward(self, name: str) -> bool:
+        """Whether a definition is a class of networks, or of layers."""
+        return any(part.name == "forward" for part in self.definitions.get(name, ()))
+
+    @cached_property
+    def plain_imports(self) -> tuple[tuple[str, str], ...]:
+        """The top-level imports of whole modules: the name that is bound, and the module that is looked into by it."""
+        found: list[tuple[str, str]] = []
+        for match in _PLAIN_IMPORT.finditer(self.text):
+            for dotted, alias in _MODULE.findall(match[1]):
+                found.append(((alias or dotted.partition(b".")[0]).decode(), dotted.decode()))
+        return tuple(found)
+
     def is_class(self, name: str) -> bool:
         """Whether a definition is a class."""
-        return name in self.definitions and self.definitions[name][0].text.startswith(b"class")
+        return name in self.definitions and _CLASS.search(self.definitions[name][0].text) is not None
 
     def bases(self, name: str) -> frozenset[str]:
         """The last names of a class's bases."""
-        head = _HEAD.match(self.definitions[name][0].text) if name in self.definitions else None
+        head = _HEAD.search(self.definitions[name][0].text) if name in self.definitions else None
         if head is None:
             return frozenset()
         listed = [base.partition(b"[")[0].strip() for base in head[1].split(b",") if b"=" not in base]

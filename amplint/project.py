@@ -586,14 +586,15 @@ class Project:
         return None
 
     def definition(self, file: Path, name: str) -> tuple[Path, str] | None:
-        """Where a function or class that a file offers is defined, as its name tells; nothing is parsed."""
+        """Where a function, a class or a variable that a file offers is defined, as its name tells; nothing is
+        parsed."""
         if (file, name) not in self._definitions:
             self._definitions[file, name] = next(self._find_definition(file, name, 0), None)
         return self._definitions[file, name]
 
     def _find_definition(self, file: Path, name: str, depth: int) -> Iterator[tuple[Path, str]]:
         outline = self.outline(file)
-        if name in outline.definitions:
+        if name in outline.definitions or name in outline.assignments:
             yield file, name
         elif depth <= MAX_REEXPORTS:
             for dotted, level, names in outline.from_imports:
@@ -625,14 +626,24 @@ class Project:
     def _mentioned(self, file: Path, words: frozenset[str]) -> set[tuple[Path, str]]:
         """The definitions of other modules that a file with these words mentions."""
         found: set[tuple[Path, str]] = set()
-        for dotted, level, names in self.outline(file).from_imports:
+        outline = self.outline(file)
+        modules: list[tuple[str, int]] = [(dotted, 0) for here, dotted in outline.plain_imports if here in words]
+        for dotted, level, names in outline.from_imports:
             for here in words & names.keys():
                 for target in self.candidates(file, dotted, level):
                     home = self.definition(target, names[here])
                     found |= {home} if home is not None else set()
-                for module in self.candidates(file, f"{dotted}.{names[here]}".strip("."), level):
-                    found |= {(module, word) for word in words & self.outline(module).definitions.keys()}
+                modules.append((f"{dotted}.{names[here]}".strip("."), level))
+        for dotted, level in modules:
+            for module in self.candidates(file, dotted, level):
+                found |= {(module, word) for word in words & self.outline(module).definitions.keys()}
         return found
+
+    def mentions_network(self, file: Path, name: str) -> bool:
+        """Whether a definition mentions a class with a `forward`, of its file or another one."""
+        words = self.outline(file).words_of_definitions.get(name, frozenset())
+        near = {(file, word) for word in words & self.outline(file).definitions.keys()}
+        return any(self.outline(home).has_forward(other) for home, other in near | self._mentioned(file, words))
 
     def _text(self, file: Path) -> bytes:
         try:

@@ -19,6 +19,8 @@ from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.torch_facts import GENERIC_CUSTOM_FUNCTION, holds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from amplint.analysis import Unit
     from amplint.project import ModuleEnv
 
@@ -149,7 +151,8 @@ class CustomFunctionWithoutAmpDecorators(Rule):
         """Yield the faults of one analysed module."""
         applied = [f for f in facts_of(unit.env, unit.target) if f.kind == "apply"]
         met = {f.receiver.key for f in applied if isinstance(f.receiver, Unknown)}
-        for env in dict.fromkeys((unit.env, *(f.env for f in applied))):
+        homes = (f.receiver.own.env for f in applied if isinstance(f.receiver, Unknown) and f.receiver.own is not None)
+        for env in dict.fromkeys((unit.env, *homes)):
             for scope in env.program.scopes:
                 if env is unit.env or _key(env, scope) in met:
                     yield from self._judged(unit, env, scope, applied)
@@ -199,12 +202,28 @@ def _decorated(names: Names, method: Scope, name: str, module: ModuleEnv) -> boo
     for decorator in method.decorators:
         func: Expr = calls.get(decorator.id, decorator) if isinstance(decorator, Name) else decorator
         dotted = names.of(func, method.parent) if method.parent is not None else frozenset()
-        if any(d.rpartition(".")[2] == name for d in dotted) or getattr(func, "id", getattr(func, "name", "")) == name:
+        written = getattr(func, "id", getattr(func, "name", ""))
+        if any(name in d.rpartition(".")[2] for d in dotted) or name in written:
             return True
-        if isinstance(func, Name) and any(
-            scope.name == func.id and name in scope.words for scope in module.program.scopes if scope.kind == "function"
-        ):
-            # a helper of the module's own that puts it on
+        if isinstance(func, Name) and _puts_on(module, func.id, name):
+            return True
+    return False
+
+
+def _puts_on(module: ModuleEnv, helper: str, name: str) -> bool:
+    """Whether a helper of the project puts a decorator on, or is one with arguments, as `partial` makes them."""
+    homes: list[tuple[Path, str]] = []
+    stmt = names_of(module).import_of(helper, module.program.body)
+    if stmt is not None and stmt.member not in (None, "*") and module.file is not None:
+        files = module.project.candidates(module.file, stmt.dotted, stmt.level)
+        homes = [home for file in files if (home := module.project.definition(file, stmt.member)) is not None]
+    if any(s.name == helper and name in s.words for s in module.program.scopes if s.kind == "function"):
+        return True
+    if re.search(rf"^{re.escape(helper)}\b[^\n]*\b{name}\b", module.source.text, re.MULTILINE):
+        return True
+    for file, other in homes:
+        outline = module.project.outline(file)
+        if name in outline.words_of_definitions.get(other, ()) or name.encode() in outline.assignments.get(other, b""):
             return True
     return False
 

@@ -182,6 +182,9 @@ def _meeting(fact: Fact) -> tuple[Value, Value]:
         return None, None
     operands = [fact.receiver, *fact.arguments] if isinstance(fact.receiver, Tensor) else list(fact.arguments)
     name = fact.operation.rpartition(".")[2]
+    if name == "full_like" and "dtype" in fact.keywords:
+        dtype = dtype_name(fact.keywords["dtype"])
+        return (Tensor(dtype), operands[-1]) if dtype is not None else (None, None)
     if name == "full" and len(fact.arguments) > 1 and dtype_name(fact.keywords.get("dtype")) is not None:
         return Tensor(str(dtype_name(fact.keywords["dtype"]))), fact.arguments[1]
     if name in _FILLS and operands:

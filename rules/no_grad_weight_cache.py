@@ -136,10 +136,11 @@ class NoGradWeightCache(Rule):
                 CACHE_IS_CLEARED.search(env.source.text) for env in (unit.env, first.env, fact.env)
             ):
                 continue
+            without, with_gradients = _apart(first, fact, region)
             yield Fault(
-                _seen_from(first, region),
+                without,
                 "a pass under no_grad caches casts of the weights without a graph; the pass with gradients reuses them",
-                ((_seen_from(fact, region), "the same weights with gradients, in the same region"),),
+                ((with_gradients, "the same weights with gradients, in the same region"),),
                 confidence=Confidence.HIGH if key[0] in ("own", "library") else Confidence.MEDIUM,
             )
 
@@ -167,6 +168,10 @@ def _without_grad(fact: Fact) -> bool:
     return bool(modes) and modes[-1] == "no_grad"
 
 
-def _seen_from(fact: Fact, region: Opened) -> Site:
-    """The call as the function that holds the region writes it."""
-    return fact.calls[region.depth] if len(fact.calls) > region.depth else fact.site
+def _apart(first: Fact, second: Fact, region: Opened) -> tuple[Site, Site]:
+    """The two calls as the function that holds the region writes them; where it is one call, as that does."""
+    depth = region.depth
+    while min(len(first.calls), len(second.calls)) > depth and first.calls[depth].node is second.calls[depth].node:
+        depth += 1
+    sites = [fact.calls[depth] if len(fact.calls) > depth else fact.site for fact in (first, second)]
+    return sites[0], sites[1]

@@ -11,6 +11,7 @@ from amplint.precision.values import (
     DtypeOf,
     Fact,
     Items,
+    Library,
     Number,
     Opened,
     Tensor,
@@ -20,6 +21,7 @@ from amplint.precision.values import (
     deciding,
     dtype_name,
     like_device,
+    like_number,
 )
 
 #: casts by method: the dtype, or None where the arguments tell
@@ -92,6 +94,7 @@ VIEWS = frozenset(
         "broadcast_to",
     ]
 )
+_INTEGERS = frozenset("int8 int16 int32 int64 uint8 short int long bool LongTensor IntTensor BoolTensor".split())
 #: functions of torch whose result says nothing about the dtypes that matter here
 _OPAQUE = frozenset(
     ["tensor", "as_tensor", "stft", "istft", "view_as_real", "view_as_complex", "load", "save", "compile"]
@@ -172,7 +175,7 @@ class Dtypes:
         sure = all(t.sure for t in tensors)
         strangers = [a for a in args if not isinstance(a, (Tensor, Number))]
         if strangers and dtype != "float32":
-            if op not in ("*", "/"):
+            if op not in ("*", "/") or not all(map(like_number, strangers)):
                 return NOTHING
             sure = False
         return self.tensor(dtype, sure)
@@ -204,12 +207,20 @@ class Dtypes:
             return self.promoted("+", parts)
         if name == "where" and len(positional) == 3:
             return self.promoted("+", positional[1:])
+        if plain in optable.WIDEST:
+            return self.promoted("*" if plain in ("mul", "multiply", "div", "divide") else "+", positional)
         if name in ("einsum",):
             return self.product(args)
         first = next((a for a in positional if isinstance(a, (Tensor, Unknown))), NOTHING)
         if name in VIEWS:
             return first
-        return self.tensor(first.dtype, first.sure) if isinstance(first, Tensor) and name not in _OPAQUE else NOTHING
+        if not isinstance(first, Tensor) or name in _OPAQUE:
+            return NOTHING
+        result = self.tensor(first.dtype, first.sure)
+        dimension = name in optable.WITH_INDICES_OF_A_DIMENSION and (len(positional) > 1 or "dim" in keywords)
+        if dimension and len(positional) > 1 and not isinstance(positional[1], (Number, Unknown)):
+            return self.promoted("+", positional)
+        return Items((result, Tensor("other"))) if dimension or name in optable.WITH_INDICES else result
 
     @staticmethod
     def scalar(name: str, positional: list[Value]) -> Value:
@@ -232,6 +243,11 @@ class Dtypes:
         if name == "type_as":
             other = positional[0] if positional else NOTHING
             return self.tensor(other.dtype, other.sure) if isinstance(other, Tensor) else NOTHING
+        if any(
+            isinstance(v, Library) and v.dotted.removeprefix("torch.") in _INTEGERS
+            for v in (*positional, *keywords.values())
+        ):
+            return Tensor("other")
         asked = [v for v in (*positional, keywords.get("dtype")) if isinstance(v, (DtypeOf, Tensor)) or dtype_name(v)]
         if not asked:
             loose = [

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amplint.precision.values import Distant, Module, Own
+from amplint.precision.values import NOTHING, Distant, Module, Own, Value, number
 from amplint.program import Import
 
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv
 
+_APPLY = re.compile(rb"(\w+)\.apply")
 #: other modules that the walk of one reads
 _MAX_MODULES = 24
 
@@ -23,7 +25,20 @@ class Elsewhere:
         self._project = env.project
         self._read: dict[Path, ModuleEnv | None] = {}
 
-    def imported(self, importer: ModuleEnv, stmt: Import) -> Distant | Module | None:
+    def starred(self, importer: ModuleEnv, name: str) -> Value | None:
+        """What the star imports of a module bring in under a name."""
+        if importer.file is None:
+            return None
+        for stmt in importer.imports:
+            if stmt.member != "*":
+                continue
+            for file in self._project.candidates(importer.file, stmt.dotted, stmt.level):
+                found = self.member(file, name)
+                if found is not None:
+                    return found
+        return None
+
+    def imported(self, importer: ModuleEnv, stmt: Import) -> Value | None:
         """What an import binds, None where that is not the project's."""
         if importer.file is None or stmt.member == "*":
             return None
@@ -34,18 +49,32 @@ class Elsewhere:
                 return Module(file)
         return None
 
-    def member(self, file: Path, name: str) -> Distant | Module | None:
-        """What a module offers under a name."""
+    def member(self, file: Path, name: str) -> Value | None:
+        """What a module offers under a name: a definition, a number, the `apply` of a function."""
         home = self._project.definition(file, name)
         if home is not None:
-            return Distant(*home)
+            assigned = self._project.outline(home[0]).assignments.get(home[1])
+            return self._assigned(home[0], assigned) if assigned is not None else Distant(*home)
         for inner in self._project.candidates(file, name, 1) if file.name == "__init__.py" else ():
             return Module(inner)
         return None
 
+    def _assigned(self, file: Path, text: bytes) -> Value:
+        applied = _APPLY.fullmatch(text.strip())
+        if applied is not None and applied[1].decode() in self._project.outline(file).definitions:
+            return Distant(file, applied[1].decode(), attribute="apply")
+        try:
+            return number(float(text))
+        except ValueError:
+            return NOTHING
+
     def computes(self, value: Distant) -> bool:
         """Whether a definition, or something that it mentions, is one that a rule about dtypes may judge."""
         return self._project.computes(value.file, value.name)
+
+    def makes_networks(self, value: Distant) -> bool:
+        """Whether a function of another module mentions a class of networks, as a factory does."""
+        return not self.is_class(value) and self._project.mentions_network(value.file, value.name)
 
     def opens_regions(self, value: Distant) -> bool:
         """Whether a definition, or one of its module that it mentions, opens regions or casts to 16 bit."""
@@ -57,7 +86,7 @@ class Elsewhere:
 
     def is_network(self, value: Distant) -> bool:
         """Whether a class looks like a network."""
-        return any(part.name == "forward" for part in self._project.outline(value.file).definitions[value.name])
+        return self._project.outline(value.file).has_forward(value.name)
 
     def read(self, value: Distant) -> Own | None:
         """The definition itself; None where its module cannot be read, or too many were."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Anything; `key` names where it came from, for what is called like a network."""
+    """Anything; `key` names where it came from, for what is called like a network, `own` is the function of autograd
+    that is applied."""
 
     key: tuple[str, ...] = ()
+    own: Own | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,11 @@ class Made:
     positional: tuple[Any, ...] = ()
     keywords: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """All of them."""
+        return (*self.positional, *(value for _, value in self.keywords))
+
 
 @dataclass(frozen=True, slots=True)
 class Distant:
@@ -101,6 +109,16 @@ class Distant:
     file: Path
     name: str
     made: Made | None = None
+    #: the attribute of it that is meant
+    attribute: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bases:
+    """What `super()` is: the classes behind one, for an instance."""
+
+    cls: Own
+    holder: Own
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +131,13 @@ class Module:
 @dataclass(frozen=True, slots=True)
 class DtypeOf:
     """The dtype of a tensor, as a value."""
+
+    tensor: Any
+
+
+@dataclass(frozen=True, slots=True)
+class BytesOf:
+    """How many bytes an element of a tensor takes."""
 
     tensor: Any
 
@@ -214,6 +239,25 @@ def deciding(regions: tuple[Opened, ...]) -> Opened | None:
 
 def _apart(first: str | None, second: str | None) -> bool:
     return first is not None and second is not None and first != second
+
+
+_NUMBERS = re.compile(
+    r"scal(e|ing)|sqrt|temp(erature)?$|(^|_)tau$|dim$|(^|_)d_?k$|size|(^|_)(num|n|len|length)(_|$)|factor|coeff?|alpha|lambda"
+)
+
+
+def like_number(value: Value) -> bool:
+    """Whether something unknown is a Python number, as far as its name tells."""
+    return isinstance(value, Unknown) and bool(value.key) and _NUMBERS.search(value.key[-1].lower()) is not None
+
+
+def is_network(value: Value) -> bool:
+    """Whether a value is known to be a network of the project or of torch."""
+    if isinstance(value, Own):
+        return value.made is not None and "forward" in value.scope.children
+    return (isinstance(value, Distant) or (isinstance(value, Library) and value.dotted.startswith("torch.nn."))) and (
+        value.made is not None
+    )
 
 
 def like_device(key: tuple[str, ...]) -> bool:

@@ -20,6 +20,8 @@ from amplint.precision.values import (
     LARGEST,
     NOTHING,
     Answer,
+    Bases,
+    BytesOf,
     Distant,
     DtypeOf,
     Fact,
@@ -40,6 +42,7 @@ from amplint.precision.values import (
     ends,
     fold,
     is_harmless,
+    is_network,
     is_object,
     joined,
     number,
@@ -91,14 +94,33 @@ _SELF_RETURNING = frozenset(["to", "cuda", "cpu", "xpu", "npu", "train", "eval",
 _LISTS_OF_LAYERS = frozenset({"ModuleList", "Sequential"})
 _NOT_NETWORKS = re.compile(
     r"loss|criter|(^|_)(metric|fn|func|device|norm|aug|prep|token|transform(?!er)|sampl|sched|get|log|print|collate|"
-    r"callback|scal|optim|step|dist|noise|mask|time)"
+    r"callback|scal|optim|step|dist|noise|mask|time)|parameters$|modules$|children$|buffers$|state_dict$"
 )
 
 
+_NETWORKS = re.compile(
+    r"net|model|encod|decod|backbone|head|proj|layer|block|linear|^fc|conv|(^|_)att(n|ention)|mlp|ffn|embed|former|generator|critic|"
+    r"discriminator|classif|teacher|student|actor|policy|module|vae|(^|_)clip_|forward"
+)
+#: different networks of one list that are walked in turn
+_MAX_NETWORKS = 6
+#: parts of the key of a parameter or attribute itself: its kind, its owner and its name
+_OF_ITSELF = 3
+_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+#: the keyword that stands for arguments which nobody knows
+MORE = "**"
+#: names of decorators, and words in those that the project defines, that may have to do with dtypes
+_CASTING_NAME = re.compile(r"fp16|fp32|bf16|float|half|amp|cast|precision|dtype", re.IGNORECASE)
+_CASTING_WORDS = frozenset("float half to type bfloat16 autocast dtype float32 float16 custom_fwd".split())
+
+
 def like_network(key: tuple[str, ...]) -> bool:
-    """Whether something unknown that is called is a network, as far as its name tells."""
+    """Whether something unknown that is called is a network, as far as its name tells. What is called on a parameter or
+    an attribute may as well be a method of a tensor, and has to be called like a network."""
     last = key[-1].lower()
-    return not last.startswith("_") and not _NOT_NETWORKS.search(last)
+    if last.startswith("_") or _NOT_NETWORKS.search(last):
+        return False
+    return key[0] not in ("param", "attr") or len(key) <= _OF_ITSELF or _NETWORKS.search(last) is not None
 
 
 def facts_of(env: ModuleEnv, target: str) -> tuple[Fact, ...]:
@@ -124,12 +146,16 @@ class Walk(Dtypes):
         self.returned: list[list[Value]] = []
         #: the regions in which each of the functions yields
         self.yielded: list[list[tuple[Opened, ...]]] = [[]]
+        #: the objects whose methods are on the stack
+        self.holders: list[Own | None] = []
         self.attributes: dict[Own, Frame] = {}
+        #: functions that somebody gives a network
+        self.given: set[Scope] = set()
         self.globals: dict[ModuleEnv, Frame] = {}
         self.node: cst.CSTNode | None = None
         self.budget = _BUDGET
         #: results of functions by what they were given, so that none is walked twice for the same
-        self.results: dict[Any, Value] = {}
+        self.results: dict[Any, tuple[Value, Frame]] = {}
         self.calls: tuple[Site, ...] = ()
 
     def facts(self) -> tuple[Fact, ...]:
@@ -139,11 +165,16 @@ class Walk(Dtypes):
         self.stack.append(program.body)
         self.globals[env] = {}
         self._block(program.body.body, self.globals[env])
+        alone: list[tuple[Scope, int, int]] = []
         for scope in program.scopes:
             if scope.kind == "function" and not scope.name.startswith("<lambda"):
                 holder = Own(env, scope.parent, made=Made()) if scope.is_method and scope.parent is not None else None
+                begin = len(self.found)
                 self._run(Own(env, scope, holder), (), {})
-        return tuple(self.found)
+                alone.append((scope, begin, len(self.found)))
+        # what a function guesses of a network does not count where somebody gives it one
+        guessed = {n for scope, *span in alone if scope in self.given for n in range(*span)}
+        return tuple(f for n, f in enumerate(self.found) if n not in guessed or not _is_guess(f))
 
     @property
     def names(self) -> Names:
@@ -157,16 +188,55 @@ class Walk(Dtypes):
         positional: tuple[Value, ...],
         keywords: dict[str, Value],
         call: cst.CSTNode | None = None,
+        caller: Frame | None = None,
     ) -> Value:
-        """Walk a function with these arguments; its result."""
+        """Walk a function with these arguments; its result. `caller` is what the function knows that calls it."""
         scope = func.scope
         if scope in self.stack or len(self.stack) > _MAX_DEPTH or self.budget <= 0:
             return NOTHING
+        if call is not None and any(map(is_network, (*positional, *keywords.values()))):
+            self.given.add(scope)
         key = (scope, func.holder, positional, tuple(sorted(keywords.items())), self.regions)
         if key in self.results:
-            return self.results[key]
+            result, kept = self.results[key]
+            self._keep(func, kept, caller)
+            return result
         env = self.env
         self._enter(func.env)
+        frame = self._frame(func, positional, keywords)
+        saved, node, calls = self.regions, self.node, self.calls
+        if call is not None:
+            self.calls = (*calls, Site(env.source, call))
+        self.stack.append(scope)
+        self.holders.append(func.holder)
+        self.returned.append([])
+        self.yielded.append([])
+        given = self._casts_inputs(scope)
+        if given is not None:
+            frame = {n: replace(v, dtype=given) if isinstance(v, Tensor) else v for n, v in frame.items()}
+            self.regions = (*self.regions, Opened("autocast", enabled=False))
+        for decorator in self._decorators(scope):
+            self.regions = (*self.regions, decorator)
+            if decorator.kind == "autocast" and decorator.enabled is None and decorator.dtype is None:
+                # it may cast what is given
+                frame = {n: NOTHING if isinstance(v, Tensor) else v for n, v in frame.items()}
+        manages = self._is_manager(scope)
+        self._block(scope.body, frame)
+        self.regions, self.node, self.calls, self.env = saved, node, calls, env
+        self.stack.pop()
+        self.holders.pop()
+        kept = _kept(scope, frame) if func.holder is not None else {}
+        if scope.name == "__init__" and func.holder is not None and call is None:
+            self.attributes.setdefault(func.holder, kept)
+        returned, yielded = joined(self.returned.pop()), self.yielded.pop()
+        result = _held(yielded, len(saved)) if manages else returned
+        self.results[key] = result, kept
+        self._keep(func, kept, caller)
+        return result
+
+    def _frame(self, func: Own, positional: tuple[Value, ...], keywords: dict[str, Value]) -> Frame:
+        """What a function's parameters are."""
+        scope = func.scope
         frame: Frame = {}
         values = list(positional)
         plain = [p for p in scope.params if p.kind == "plain"]
@@ -177,34 +247,19 @@ class Walk(Dtypes):
                 frame[param.name] = values.pop(0)
             elif param.name in keywords:
                 frame[param.name] = keywords[param.name]
-            elif param.default is not None:
+            elif param.default is not None and MORE not in keywords:
                 default = self._constant(param.default)
                 frame[param.name] = default if default is not NOTHING else self._parameter(scope, param.name)
             else:
                 frame[param.name] = self._parameter(scope, param.name)
-        saved, node, calls = self.regions, self.node, self.calls
-        if call is not None:
-            self.calls = (*calls, Site(env.source, call))
-        self.stack.append(scope)
-        self.returned.append([])
-        self.yielded.append([])
-        given = self._casts_inputs(scope)
-        if given is not None:
-            frame = {n: replace(v, dtype=given) if isinstance(v, Tensor) else v for n, v in frame.items()}
-            self.regions = (*self.regions, Opened("autocast", enabled=False))
-        for decorator in self._decorators(scope):
-            self.regions = (*self.regions, decorator)
-        manages = self._is_manager(scope)
-        self._block(scope.body, frame)
-        self.regions, self.node, self.calls, self.env = saved, node, calls, env
-        self.stack.pop()
-        if scope.name == "__init__" and scope.parent is not None and func.holder is not None:
-            own = f"{plain[0].name}." if plain else "self."
-            kept = {k.removeprefix(own): v for k, v in frame.items() if k.startswith(own)}
-            self.attributes.setdefault(func.holder, kept)
-        returned, yielded = joined(self.returned.pop()), self.yielded.pop()
-        result = self.results[key] = _held(yielded, len(saved)) if manages else returned
-        return result
+        return frame
+
+    def _keep(self, func: Own, kept: Frame, caller: Frame | None) -> None:
+        """Let the caller, a method of the same object, know the attributes that a method has set."""
+        if caller is not None and kept and self.stack and func.holder is not None:
+            params = self.stack[-1].params
+            if params and caller.get(params[0].name) == func.holder:
+                caller.update((f"{params[0].name}.{name}", value) for name, value in kept.items())
 
     def _enter(self, env: ModuleEnv) -> None:
         """Go to a module; what its body binds is found out when it is entered first."""
@@ -223,6 +278,14 @@ class Walk(Dtypes):
         if cls is not None and cls.kind == "class":
             return Own(self.env, cls, made=Made())
         return Unknown(("param", scope.qualname, name))
+
+    @staticmethod
+    def _of_class(cls: Own, method: Scope) -> Value:
+        """A method that is taken from its class."""
+        kinds = {d.id for d in method.decorators if isinstance(d, Name)}
+        if "classmethod" in kinds:
+            return Own(cls.env, method, cls)
+        return Own(cls.env, method) if method.kind == "function" else NOTHING
 
     def _is_static(self, scope: Scope) -> bool:
         return any(isinstance(d, Name) and d.id == "staticmethod" for d in scope.decorators)
@@ -255,29 +318,65 @@ class Walk(Dtypes):
         for stmt in scope.prelude:
             if isinstance(stmt, Call):
                 frame[stmt.result] = self._call_value(stmt, frame, quiet=True)
-        opened = [self._value(d, frame) for d in scope.decorators]
-        self.stack.pop()
+        made = {stmt.result: stmt.func for stmt in scope.prelude if isinstance(stmt, Call)}
         found = []
-        for value in opened:
+        for decorator in scope.decorators:
+            value = self._value(decorator, frame)
             if isinstance(value, Library) and library.role(value.dotted) == "no_grad":
                 value = Opened("no_grad")
-            if isinstance(value, Opened):
-                found.append(self._entered(value, scope.node))
+            if not isinstance(value, Opened):
+                func = made.get(decorator.id, decorator) if isinstance(decorator, Name) else decorator
+                if not self._may_cast(func):
+                    continue
+                value = Opened("autocast", None, None, None)
+            found.append(self._entered(value, scope.node))
+        self.stack.pop()
         return found
+
+    def _may_cast(self, decorator: Expr) -> bool:
+        """Whether a decorator, by its name or by what it does, may have to do with dtypes."""
+        value = self._value(decorator, {})
+        if isinstance(value, Library) and value.dotted.startswith("torch."):
+            return False
+        if isinstance(value, Own):
+            return not value.scope.words.isdisjoint(_CASTING_WORDS)
+        return bool(_CASTING_NAME.search(path_of(decorator).rpartition(".")[2]))
 
     # --- statements ------------------------------------------------------------------------------
 
-    def _block(self, body: list[Stmt], frame: Frame) -> None:
+    def _block(self, body: list[Stmt], frame: Frame) -> bool:
+        """Walk statements in turn; whether a decided branch leaves them for certain."""
         for stmt in body:
             self.budget -= 1
             if self.budget <= 0:
-                return
+                return False
             node = getattr(stmt, "node", None)
             if node is not None and not isinstance(stmt, (Branch, Loop, Region, Try, Define)):
                 self.node = node
-            self._statement(stmt, frame)
+            if self._statement(stmt, frame):
+                return True
+        return ends(body)
 
-    def _statement(self, stmt: Stmt, frame: Frame) -> None:
+    def _statement(self, stmt: Stmt, frame: Frame) -> bool:
+        if isinstance(stmt, Branch):
+            decided = self._outcome(stmt.test, frame)
+            if decided is not None:
+                return self._block(stmt.then if decided else stmt.orelse, frame)
+            then, orelse = dict(frame), dict(frame)
+            left = self._block(stmt.then, then), self._block(stmt.orelse, orelse)
+            frame.clear()
+            if left[0] != left[1]:
+                frame.update(orelse if left[0] else then)
+            else:
+                for key in then.keys() | orelse.keys():
+                    frame[key] = joined([then.get(key, NOTHING), orelse.get(key, NOTHING)])
+            return all(left)
+        if isinstance(stmt, Region):
+            return self._region(stmt, frame)
+        self._simple(stmt, frame)
+        return False
+
+    def _simple(self, stmt: Stmt, frame: Frame) -> None:
         if isinstance(stmt, Call):
             frame[stmt.result] = self._call_value(stmt, frame)
         elif isinstance(stmt, Assign):
@@ -285,25 +384,8 @@ class Walk(Dtypes):
             self._bind(stmt.target, value, frame, stmt.node)
         elif isinstance(stmt, Evaluate):
             self._value(stmt.value, frame)
-        elif isinstance(stmt, Branch):
-            decided = self._outcome(stmt.test, frame)
-            if decided is not None:
-                self._block(stmt.then if decided else stmt.orelse, frame)
-                return
-            then, orelse = dict(frame), dict(frame)
-            self._block(stmt.then, then)
-            self._block(stmt.orelse, orelse)
-            frame.clear()
-            left = ends(stmt.then), ends(stmt.orelse)
-            if left[0] != left[1]:
-                frame.update(orelse if left[0] else then)
-            else:
-                for key in then.keys() | orelse.keys():
-                    frame[key] = joined([then.get(key, NOTHING), orelse.get(key, NOTHING)])
         elif isinstance(stmt, Loop):
             self._loop(stmt, frame)
-        elif isinstance(stmt, Region):
-            self._region(stmt, frame)
         elif isinstance(stmt, Try):
             self._block(stmt.body, frame)
             for handler in stmt.handlers:
@@ -336,6 +418,9 @@ class Walk(Dtypes):
             return deciding if deciding in outcomes else None if None in outcomes else not deciding
         if test.op in ("==", "is", "in", "!=", "is not", "not in"):
             left, right = (self._value(part, frame) for part in test.args)
+            if isinstance(left, BytesOf) and isinstance(right, Number):
+                size = _BYTES.get(left.tensor.dtype)
+                return None if size is None else (size == right.value) == (test.op == "==")
             seen = dtype_name(left) if isinstance(left, DtypeOf) else None
             asked = [dtype_name(v) for v in (right.values if isinstance(right, Items) else (right,))]
             if seen is None or None in asked:
@@ -347,7 +432,12 @@ class Walk(Dtypes):
         if stmt.kind == "while":
             self._block(stmt.prelude, frame)
         elif stmt.iterable is not None and stmt.target is not None:
-            self._bind(stmt.target, self._element(self._value(stmt.iterable, frame)), frame, None)
+            iterable = self._value(stmt.iterable, frame)
+            for network in self._networks(iterable)[:-1]:
+                self._bind(stmt.target, network, frame, None)
+                self._block(stmt.body, frame)
+            last = self._networks(iterable)[-1:]
+            self._bind(stmt.target, last[0] if last else self._element(iterable), frame, None)
         before = dict(frame)
         self._block(stmt.body, frame)
         if stmt.collect:
@@ -358,16 +448,19 @@ class Walk(Dtypes):
                 frame[key] = joined([value, frame.get(key, NOTHING)])
         self._block(stmt.orelse, frame)
 
+    def _networks(self, value: Value) -> tuple[Value, ...]:
+        """The elements of a list of different networks; none where they are alike, or something else."""
+        elements = _elements(value)
+        differ = len(set(elements)) > 1 and all(map(is_network, elements)) and len(elements) <= _MAX_NETWORKS
+        return elements if differ else ()
+
     @staticmethod
     def _element(value: Value) -> Value:
-        if isinstance(value, Items):
-            return joined(list(value.values))
-        if isinstance(value, Library) and value.made:
-            layers = value.made[0] if value.last in _LISTS_OF_LAYERS and isinstance(value.made[0], Items) else None
-            return joined(list(value.made if layers is None else layers.values))
+        if isinstance(value, Items) or (isinstance(value, Library) and value.made):
+            return joined(list(_elements(value)))
         return value if isinstance(value, Tensor) else NOTHING
 
-    def _region(self, stmt: Region, frame: Frame) -> None:
+    def _region(self, stmt: Region, frame: Frame) -> bool:
         context = self._value(stmt.context, frame)
         if isinstance(context, Library) and library.role(context.dotted) == "no_grad":
             context = Opened("no_grad")
@@ -380,8 +473,9 @@ class Walk(Dtypes):
             self.regions = (*saved, self._entered(Opened("autocast", None, None, None), stmt.node))
         if stmt.target is not None:
             self._bind(stmt.target, NOTHING, frame, None)
-        self._block(stmt.body, frame)
+        left = self._block(stmt.body, frame)
         self.regions = saved
+        return left
 
     def _entered(self, context: Opened, node: cst.CSTNode) -> Opened:
         self.entries += 1
@@ -453,6 +547,9 @@ class Walk(Dtypes):
         scope = self.env.program.body.children.get(expr.id)
         if scope is not None:
             return Own(self.env, scope)
+        starred = self.elsewhere.starred(self.env, expr.id)
+        if starred is not None:
+            return starred
         return Library(expr.id) if library.is_builtin(expr.id) else NOTHING
 
     def _attribute(self, expr: Attr, frame: Frame) -> Value:
@@ -469,12 +566,20 @@ class Walk(Dtypes):
             return DtypeOf(base) if name == "dtype" else NOTHING
         if isinstance(base, Module):
             return self.elsewhere.member(base.file, name) or NOTHING
+        if isinstance(base, Bases):
+            return self._inherited(base, name)
+        if isinstance(base, Items) and name in ("values", "indices") and len(base.values) == 2:
+            return base.values[name == "indices"]
+        if isinstance(base, Distant) and name == "apply" and base.made is None:
+            return replace(base, attribute=name)
         if isinstance(base, Distant):
             base = self._read(base, ()) or base
         if isinstance(base, Own) and base.made is not None:
             return self._member(base, name)
+        if isinstance(base, Own) and base.scope.kind == "class" and name in base.scope.children:
+            return self._of_class(base, base.scope.children[name])
         if isinstance(base, Own) and base.scope.kind == "class" and name == "apply":
-            return Unknown(("function", *base.key))
+            return Unknown(("function", *base.key), base)
         if name == "dtype":
             return DtypeOf(base)
         if isinstance(base, Unknown) and base.key:
@@ -488,29 +593,45 @@ class Walk(Dtypes):
             return Number(None if largest is None else largest if name == "max" else -largest)
         if base.last == "finfo":
             return Number(None)
-        return Unknown(("attr", base.dotted, name))
+        return Unknown(("attr", base.dotted, "", name))
 
     def _member(self, holder: Own, name: str) -> Value:
-        seen: list[Scope] = []
-        queue = [Own(holder.env, holder.scope)]
-        while queue:
-            cls = queue.pop(0)
-            if cls.scope in seen:
-                continue
-            seen.append(cls.scope)
+        method = holder.scope.children.get(name)
+        if method is not None and method.kind == "function":
+            return Own(holder.env, method, holder)
+        found = self._attributes(holder).get(name, NOTHING)
+        if found is not NOTHING:
+            return found
+        cls = Own(holder.env, holder.scope)
+        found = self._constants(cls).get(name, NOTHING)
+        if found is NOTHING:
+            found = self._inherited(Bases(cls, holder), name)
+        if found is not NOTHING:
+            return found
+        # of a wrapper, which is as good as what it wraps
+        return holder if name == "module" else Unknown(("attr", holder.scope.qualname, name))
+
+    def _inherited(self, bases: Bases, name: str) -> Value:
+        """A method or class variable that comes from a base class."""
+        for cls in self._ancestry(bases.cls):
             method = cls.scope.children.get(name)
             if method is not None and method.kind == "function":
-                return Own(cls.env, method, holder)
-            # what a class hands to the `__init__` of its base is not followed
-            made = holder.made if cls.scope is holder.scope else Made()
-            found = self._attributes(replace(cls, made=made)).get(name)
-            if found is not None and found is not NOTHING:
+                return Own(cls.env, method, bases.holder)
+            found = self._constants(cls).get(name, NOTHING)
+            if found is not NOTHING:
                 return found
-            queue.extend(self._bases(cls))
-        if name == "module":
-            # of a wrapper, which is as good as what it wraps
-            return holder
-        return Unknown(("attr", holder.scope.qualname, name))
+        return NOTHING
+
+    def _ancestry(self, cls: Own) -> Iterator[Own]:
+        """The classes behind one, the nearest first."""
+        seen: list[Scope] = [cls.scope]
+        queue = list(self._bases(cls))
+        while queue:
+            base = queue.pop(0)
+            if base.scope not in seen:
+                seen.append(base.scope)
+                yield base
+                queue.extend(self._bases(base))
 
     def _bases(self, cls: Own) -> Iterator[Own]:
         """The base classes that the project defines; those in other modules are read."""
@@ -527,25 +648,32 @@ class Walk(Dtypes):
             if parent is not None:
                 yield parent
 
-    def _attributes(self, instance: Own) -> Frame:
-        """The attributes of an instance, judged by the `__init__` of this class alone."""
-        known = self.attributes.get(instance)
-        if known is None:
-            init = instance.scope.children.get("__init__")
-            self.attributes[instance] = {}
-            if init is not None and init not in self.stack and instance.made is not None:
-                del self.attributes[instance]
-                saved, self.regions = self.regions, ()
-                mark, stack = len(self.found), self.stack
-                self.stack = stack[:1]
-                self._run(Own(instance.env, init, instance), instance.made.positional, dict(instance.made.keywords))
-                self.stack, self.regions = stack, saved
-                del self.found[mark:]
-            known = self.attributes.setdefault(instance, {})
-            for stmt in instance.scope.body:
-                if isinstance(stmt, Assign) and isinstance(stmt.target, Name) and isinstance(stmt.value, (Const, Op)):
-                    known.setdefault(stmt.target.id, self._value(stmt.value, {}))
-        return known
+    def _attributes(self, holder: Own) -> Frame:
+        """The attributes of an instance as its `__init__` leaves them."""
+        known = self.attributes.get(holder)
+        if known is not None or holder.made is None:
+            return known or {}
+        init = holder.scope.children.get("__init__")
+        found = (
+            Own(holder.env, init, holder) if init is not None else self._inherited(Bases(holder, holder), "__init__")
+        )
+        if not isinstance(found, Own) or found.scope in self.stack:
+            return {}
+        saved, self.regions = self.regions, ()
+        mark, stack = len(self.found), self.stack
+        self.stack = stack[:1]
+        self._run(found, holder.made.positional, dict(holder.made.keywords))
+        self.stack, self.regions = stack, saved
+        del self.found[mark:]
+        return self.attributes.setdefault(holder, {})
+
+    def _constants(self, cls: Own) -> Frame:
+        """The variables of a class."""
+        return {
+            stmt.target.id: self._value(stmt.value, {})
+            for stmt in cls.scope.body
+            if isinstance(stmt, Assign) and isinstance(stmt.target, Name) and isinstance(stmt.value, (Const, Op))
+        }
 
     def _operator(self, expr: Op, frame: Frame) -> Value:
         args = [self._value(a, frame) for a in expr.args]
@@ -565,7 +693,8 @@ class Walk(Dtypes):
             if folded is not None:
                 return folded
             self._fact("binary", op, args[0], (args[0], args[1]), {}, self.node)
-            if op == "**" and isinstance(args[0], Tensor):
+            if any(isinstance(a, Tensor) for a in args) and (op == "**" or (op == "/" and isinstance(args[0], Number))):
+                # a number divided by a tensor is the tensor's reciprocal
                 return self.raised(args)
             return self.promoted(op, args)
         if op in ("or", "and"):
@@ -584,8 +713,10 @@ class Walk(Dtypes):
             value = self._value(arg.value, frame)
             if arg.keyword is not None:
                 keywords[arg.keyword] = value
-            elif arg.star != "**":
-                positional.append(self._element(value) if arg.star else value)
+            elif arg.star:
+                keywords[MORE] = NOTHING
+            else:
+                positional.append(value)
         if isinstance(func, Attr) and path_of(func) not in frame:
             base = self._value(func.base, frame)
             if (
@@ -596,13 +727,27 @@ class Walk(Dtypes):
                 return base
             if isinstance(base, Number) and (func.name in CASTS or func.name in VIEWS):
                 return base
+            path = path_of(func.base)
+            if func.name == "append" and isinstance(base, Library) and base.last == "ModuleList" and path in frame:
+                frame[path] = replace(base, made=(Items((*_elements(base), *positional)),))
+                return NOTHING
+            if isinstance(base, Tensor) and func.name == "element_size":
+                return BytesOf(base)
             if isinstance(base, Tensor) or (isinstance(base, Unknown) and self._is_tensor_method(func.name)):
                 return self._method(base, func.name, positional, keywords, stmt)
-        return self._called(self._value(func, frame), positional, keywords, stmt, quiet)
+        return self._called(self._value(func, frame), positional, keywords, stmt, frame, quiet)
 
     def _called(
-        self, callee: Value, positional: list[Value], keywords: dict[str, Value], stmt: Call, quiet: bool = False
+        self,
+        callee: Value,
+        positional: list[Value],
+        keywords: dict[str, Value],
+        stmt: Call,
+        frame: Frame | None = None,
+        quiet: bool = False,
     ) -> Value:
+        if isinstance(callee, Library) and callee.dotted == "super" and not positional:
+            return self._super()
         if isinstance(callee, Library):
             return self._library(callee, positional, keywords, stmt)
         if quiet:
@@ -611,6 +756,8 @@ class Walk(Dtypes):
             if callee.made is None and self.elsewhere.is_class(callee):
                 return replace(callee, made=_made(positional, keywords))
             read = self._read(callee, (*positional, *keywords.values()))
+            if read is not None and callee.attribute:
+                return self._called(Unknown(("function", *read.key), read), positional, keywords, stmt)
             if read is None:
                 if callee.made is not None and self.elsewhere.is_network(callee):
                     network = Unknown(("own", callee.file.as_posix(), callee.name))
@@ -618,7 +765,7 @@ class Walk(Dtypes):
                 return NOTHING
             callee = read
         if isinstance(callee, Own):
-            return self._own(callee, tuple(positional), keywords, stmt)
+            return self._own(callee, tuple(positional), keywords, stmt, frame)
         if isinstance(callee, Unknown) and callee.key:
             return self._unknown(callee, positional, keywords, stmt)
         return NOTHING
@@ -631,13 +778,30 @@ class Walk(Dtypes):
         """The definition of another module, where its operators meet tensors that are 16 bit, or may make them so."""
         region = self.inner
         reached = region is not None or any(isinstance(v, Tensor) and v.dtype in ("float16", "bfloat16") for v in given)
-        if self.elsewhere.opens_regions(value) or (reached and self.elsewhere.computes(value)):
+        held = (*given, *value.made.values) if value.made is not None else given
+        if (
+            self.elsewhere.opens_regions(value)
+            or (reached and (self.elsewhere.computes(value) or any(map(is_network, held))))
+            or (value.made is None and self.elsewhere.makes_networks(value))
+        ):
             return self.elsewhere.read(value)
         return None
 
-    def _own(self, callee: Own, positional: tuple[Value, ...], keywords: dict[str, Value], stmt: Call) -> Value:
+    def _super(self) -> Value:
+        """What `super()` is in the method that is walked."""
+        holder, cls = (self.holders[-1] if self.holders else None), self.stack[-1].parent
+        return Bases(Own(self.env, cls), holder) if holder is not None and cls is not None else NOTHING
+
+    def _own(
+        self,
+        callee: Own,
+        positional: tuple[Value, ...],
+        keywords: dict[str, Value],
+        stmt: Call,
+        frame: Frame | None = None,
+    ) -> Value:
         if callee.scope.kind != "class":
-            return self._run(callee, positional, keywords, stmt.node)
+            return self._run(callee, positional, keywords, stmt.node, frame)
         if callee.made is None:
             return replace(callee, made=_made(positional, keywords))
         method = self._member(callee, "forward")
@@ -658,10 +822,10 @@ class Walk(Dtypes):
     def _library(self, callee: Library, positional: list[Value], keywords: dict[str, Value], stmt: Call) -> Value:
         if callee.made is not None:
             return self._module(callee, positional, keywords, stmt)
-        role = library.role(callee.dotted)
+        role, last = library.role(callee.dotted), callee.last
         if role in ("autocast", "device_autocast"):
             return self._autocast(callee.dotted, role, positional, keywords)
-        if role == "same_module" and positional:
+        if (role == "same_module" or last == "Parameter") and positional:
             return positional[0]
         if role == "no_grad":
             return Opened("no_grad")
@@ -669,7 +833,6 @@ class Walk(Dtypes):
             return Opened("enable_grad")
         if role == "partial" and positional and isinstance(positional[0], Library):
             return NOTHING
-        last = callee.last
         if callee.dotted in ("float", "int", "len", "abs", "round") or callee.dotted.startswith(("math.", "numpy.")):
             return self.scalar(callee.dotted, positional)
         if last == "is_autocast_enabled" and self.inner is not None and self.inner.enabled is not None:
@@ -698,7 +861,9 @@ class Walk(Dtypes):
                 args = [value]
             return value
         if name in optable.LOWER_MODULES:
-            return self.product(args)
+            result = self.product(args)
+            # the second result is the attention's weights, or the state
+            return Items((result, NOTHING)) if name in optable.WITH_STATE else result
         if name in optable.RAISED_MODULES or name.endswith("Loss"):
             return self.raised(args)
         return self.kept(args[:1]) if name in optable.KEEPING_MODULES else NOTHING
@@ -771,9 +936,29 @@ def _unpacked(value: Value, position: int, target: Expr, length: int) -> Value:
     """What one of several targets gets."""
     if isinstance(value, Items):
         return value.values[position] if len(value.values) == length else NOTHING
-    if isinstance(value, Unknown) and value.key and isinstance(target, Name):
-        return Unknown((*value.key, target.id))
-    return value if isinstance(value, Tensor) else NOTHING
+    if isinstance(value, Unknown) and len(value.key) == _OF_ITSELF and isinstance(target, Name):
+        return Unknown((*value.key[:-1], target.id))
+    # of several results that a network is guessed to have, the first is its output
+    return value if isinstance(value, Tensor) and (value.sure or not position) else NOTHING
+
+
+def _elements(value: Value) -> tuple[Value, ...]:
+    """The elements of a list, or the layers of a list of layers, as far as they are known."""
+    if isinstance(value, Library):
+        made = value.made or ()
+        listed = made[0] if made and value.last in _LISTS_OF_LAYERS and isinstance(made[0], Items) else None
+        return made if listed is None else listed.values
+    return value.values if isinstance(value, Items) else ()
+
+
+def _kept(scope: Scope, frame: Frame) -> Frame:
+    """The attributes that a method has set on its object."""
+    own = f"{scope.params[0].name}." if scope.params else "self."
+    return {name.removeprefix(own): value for name, value in frame.items() if name.startswith(own)}
+
+
+def _is_guess(fact: Fact) -> bool:
+    return any(isinstance(value, Tensor) and not value.sure for value in fact.operands)
 
 
 def _held(yielded: list[tuple[Opened, ...]], outside: int) -> Managed:
