@@ -115,7 +115,8 @@ class Neighbours:
                 for module in self._resolved(statement, name):
                     if self._mentions_computing(module, words):
                         return True
-            if not statement.names and any(self._mentions_computing(m, words) for m in self._resolved(statement)):
+            whole = not statement.names or "*" in statement.names
+            if whole and any(self._mentions_computing(m, words) for m in self._resolved(statement)):
                 return True
         return False
 
@@ -173,7 +174,7 @@ class Neighbours:
                     continue
                 visited.add(importer)
                 if importer.name == "__init__.py":
-                    front.append((importer, used, hops))
+                    front.append((importer, used | self._outline(importer).mentioning(used), hops))
                     continue
                 outline = self._outline(importer)
                 if _STARTS.search(outline.text):

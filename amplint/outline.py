@@ -125,7 +125,9 @@ class Outline:
     @cached_property
     def answerable(self) -> frozenset[str]:
         """The definitions in which something can be wrong that shows only from their callers, or that call one."""
-        return self._closed({*self._with(ANSWERABLE), *self.computing})
+        told = self._closed({*self._with(ANSWERABLE), *self.computing})
+        # `mul = Mul.apply`
+        return told | {name for name, value in self.assignments.items() if not told.isdisjoint(words_in(value))}
 
     @cached_property
     def casting(self) -> frozenset[str]:
@@ -147,10 +149,13 @@ class Outline:
         """These names, with the words in their definitions and in those that are mentioned there."""
         said, new = set(names), set(names)
         while new:
-            mentioned = frozenset().union(*(self.words_of_definitions.get(name, frozenset()) for name in new))
+            mentioned = frozenset().union(*map(self._words_behind, new))
             new = {word for word in mentioned - said if word in self.definitions}
             said |= mentioned
         return frozenset(said)
+
+    def _words_behind(self, name: str) -> frozenset[str]:
+        return self.words_of_definitions.get(name) or words_in(self.assignments.get(name, b""))
 
     def is_callable(self, name: str) -> bool:
         """Whether something of the protocol happens where an object of a class is called."""

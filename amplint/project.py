@@ -629,6 +629,8 @@ class Project:
         outline = self.outline(file)
         modules: list[tuple[str, int]] = [(dotted, 0) for here, dotted in outline.plain_imports if here in words]
         for dotted, level, names in outline.from_imports:
+            if "*" in names:
+                modules.append((dotted, level))
             for here in words & names.keys():
                 for target in self.candidates(file, dotted, level):
                     home = self.definition(target, names[here])

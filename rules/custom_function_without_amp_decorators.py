@@ -217,6 +217,8 @@ def _puts_on(module: ModuleEnv, helper: str, name: str) -> bool:
     if stmt is not None and stmt.member not in (None, "*") and module.file is not None:
         files = module.project.candidates(module.file, stmt.dotted, stmt.level)
         homes = [home for file in files if (home := module.project.definition(file, stmt.member)) is not None]
+    if stmt is not None and name in (stmt.member or ""):
+        return True
     if any(s.name == helper and name in s.words for s in module.program.scopes if s.kind == "function"):
         return True
     if re.search(rf"^{re.escape(helper)}\b[^\n]*\b{name}\b", module.source.text, re.MULTILINE):

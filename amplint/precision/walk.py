@@ -753,7 +753,7 @@ class Walk(Dtypes):
         if quiet:
             return NOTHING
         if isinstance(callee, Distant):
-            if callee.made is None and self.elsewhere.is_class(callee):
+            if callee.made is None and not callee.attribute and self.elsewhere.is_class(callee):
                 return replace(callee, made=_made(positional, keywords))
             read = self._read(callee, (*positional, *keywords.values()))
             if read is not None and callee.attribute:
@@ -778,7 +778,7 @@ class Walk(Dtypes):
         """The definition of another module, where its operators meet tensors that are 16 bit, or may make them so."""
         region = self.inner
         reached = region is not None or any(isinstance(v, Tensor) and v.dtype in ("float16", "bfloat16") for v in given)
-        held = (*given, *value.made.values) if value.made is not None else given
+        held = [each for v in (*given, *(value.made.values if value.made is not None else ())) for each in _each(v)]
         if (
             self.elsewhere.opens_regions(value)
             or (reached and (self.elsewhere.computes(value) or any(map(is_network, held))))
@@ -949,6 +949,10 @@ def _elements(value: Value) -> tuple[Value, ...]:
         listed = made[0] if made and value.last in _LISTS_OF_LAYERS and isinstance(made[0], Items) else None
         return made if listed is None else listed.values
     return value.values if isinstance(value, Items) else ()
+
+
+def _each(value: Value) -> tuple[Value, ...]:
+    return value.values if isinstance(value, Items) else (value,)
 
 
 def _kept(scope: Scope, frame: Frame) -> Frame:
