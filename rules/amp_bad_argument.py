@@ -61,6 +61,7 @@ class AmpBadArgument(Rule):
     | `torch.autocast("cuda:0")`, `torch.autocast(f"cuda:{gpu}")` | `RuntimeError` before torch 2.4, accepted since |
     | `torch.amp.autocast(use_amp)` | `ValueError`: a flag in the place of the device type |
     | `torch.autocast("cuda", use_amp)` | a flag as the dtype: cuda raises on entry, cpu warns and stays off |
+    | `torch.autocast("cuda", dtype="float16")` | the dtype is a string: raises on entry |
     | `torch.cuda.amp.autocast(torch.bfloat16)` | silent: the dtype is taken for the flag, the region is fp16 |
     | `torch.amp.GradScaler(1024.0)` | silent: the number is taken for the device, the scale stays at 65536 |
     | `torch.amp.GradScaler(False)` | silent: the scaler is enabled |
@@ -196,6 +197,8 @@ def _autocast(unit: Unit, event: Event) -> Verdicts:
             yield "a flag or a number stands in the place of device_type, which must be a string", None
         elif _has_index(device) and holds(INDEX_IS_REFUSED, unit.target):
             yield "device_type holds an index, which torch refuses before 2.4", None
+    if any(isinstance(d, Const) and isinstance(d.value, str) for d in _choices(unit, given.get("dtype"))):
+        yield "a string stands in the place of the dtype, which must be a torch.dtype", None
     if any(_is_flag(unit, dtype) for dtype in _choices(unit, given.get("dtype"))):
         position = places.index("dtype") if "dtype" in places else 1
         fix = _as_keyword(event.site, position, "enabled") if "enabled" not in given else None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 #: what makes an average besides a walk over the weights: a copy of a model, or a class of its own
+_IN_PLACE_NEEDLES = (b".lerp_(", b".lerp(", b".add_(", b".mul_(", b".copy_(", b"] = ")
 _COPIES = (b"deepcopy", b"Average", b"EMA", b"Ema")
 
 
@@ -143,8 +144,8 @@ class HalfEma(Rule):
     needles = (
         CASTS_TO_HALF,
         (*_COPIES, b"parameters(", b"state_dict"),
-        (*_COPIES, b".lerp_(", b".lerp(", b".add_(", b".mul_("),
-        (b".lerp_(", b".lerp(", b".add_(", b".mul_(", b"update_parameters(", b".step(", b".update("),
+        (*_COPIES, b"ema", *_IN_PLACE_NEEDLES),
+        (*_IN_PLACE_NEEDLES, b"update_parameters(", b".step(", b".update("),
     )
     confirmed_by = "own"
 
@@ -288,16 +289,27 @@ def _updated(scope: Scope) -> Iterator[tuple[str, Call | Assign]]:
             if any(path_of(part) == path for part in parts_of(stmt.value)):
                 for source in elements.get(path_of(stmt.target.base), ()):
                     yield source, stmt
+        elif isinstance(stmt, Assign) and isinstance(stmt.target, Item):
+            # `averages[name] = decay * averages[name] + ...`
+            path = path_of(stmt.target.base)
+            if any(isinstance(part, Item) and path_of(part.base) == path for part in parts_of(stmt.value)):
+                yield path, stmt
     for call in scan.calls.values():
         if not isinstance(call.func, Attr):
             continue
         if call.func.name in ("update_parameters", "step", "update"):
             yield path_of(call.func.base), call
-        elif call.func.name in _IN_PLACE:
+        elif call.func.name in _IN_PLACE or (call.func.name == "copy_" and _copies_itself(call)):
             root = scan.root(call.func.base)
             path = path_of(root).removesuffix(".data")
             for source in elements.get(path, [path]):
                 yield source, call
+
+
+def _copies_itself(call: Call) -> bool:
+    """Whether what is copied into something is computed from it: `e.copy_(decay * e + (1 - decay) * p)`."""
+    path = path_of(call.func.base) if isinstance(call.func, Attr) else ""
+    return any(path_of(part) == path for arg in call.args for part in parts_of(arg.value) if path)
 
 
 def _sources(scan: _Scan, iterable: Expr | None) -> Iterator[str]:

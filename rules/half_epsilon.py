@@ -155,7 +155,7 @@ def _meeting(fact: Fact) -> tuple[Value, Value]:
         operands = [fact.receiver, *fact.arguments] if isinstance(fact.receiver, Tensor) else list(fact.arguments)
         given = fact.keywords.get("min", operands[1] if len(operands) > 1 else None)
         return (operands[0] if operands else None), given
-    if fact.kind == "call" and name == "add" and isinstance(fact.receiver, Tensor) and fact.arguments:
+    if fact.kind == "call" and name in ("add", "add_") and isinstance(fact.receiver, Tensor) and fact.arguments:
         return fact.receiver, fact.arguments[0]
     return None, None
 

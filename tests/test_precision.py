@@ -75,6 +75,93 @@ CASES = [
         ("float16", True),
         id="decorated-forward",
     ),
+    pytest.param(inside("x.abs()"), None, id="method-of-something-unknown"),
+    pytest.param(inside("net.scale * y"), ("float16", False), id="called-like-a-number"),
+    pytest.param(inside("net.gamma * y"), None, id="perhaps-a-weight"),
+    pytest.param(inside("nn.Parameter(torch.ones(2)) * y"), ("float32", True), id="weight"),
+    pytest.param(inside("y.square()"), ("float32", True), id="square-is-a-power"),
+    pytest.param(inside("1 / y"), ("float32", True), id="reciprocal"),
+    pytest.param(inside("2 ** y"), ("float32", True), id="number-to-a-power"),
+    pytest.param(inside("F.interpolate(y, scale_factor=2)"), ("float32", True), id="upsampled"),
+    pytest.param(inside("torch.tensordot(y, y.float(), 1)"), ("float32", True), id="widest-input"),
+    pytest.param(inside("torch.maximum(y, y.float())"), ("float32", True), id="greater-of-two"),
+    pytest.param(inside("y.max(1)"), None, id="pair"),
+    pytest.param(inside("y.max(1)[0]"), ("float16", True), id="greatest"),
+    pytest.param(inside("y.max(1).indices"), ("other", True), id="where-the-greatest-is"),
+    pytest.param(inside("y.topk(3)[1]"), ("other", True), id="indices"),
+    pytest.param(inside("y.sort().values"), ("float16", True), id="sorted"),
+    pytest.param(inside("y.to(torch.int64)"), ("other", True), id="cast-to-integers"),
+    pytest.param(inside("nn.LSTM(2, 2)(x)[0]"), ("float16", True), id="output-of-a-recurrent-net"),
+    pytest.param(inside("nn.LSTM(2, 2)(x)[1]"), None, id="state-of-a-recurrent-net"),
+    pytest.param(
+        "def g(s):\n    if s.dtype == torch.float16:\n        return s.float()\n    return s\n\n\n"
+        'def f(x, w):\n    with torch.autocast("cuda"):\n        torch.abs(g(x @ w))\n',
+        ("float32", True),
+        id="return-in-a-branch-that-is-decided",
+    ),
+    pytest.param(
+        "def g(s):\n    if s.element_size() == 2:\n        return s.float()\n    return s\n\n\n"
+        'def f(x, w):\n    with torch.autocast("cuda"):\n        torch.abs(g(x @ w))\n',
+        ("float32", True),
+        id="size-of-an-element",
+    ),
+    pytest.param(
+        "def g(s):\n    if torch.is_autocast_enabled():\n        return s.float()\n    return s\n\n\n"
+        'def f(x, w):\n    with torch.autocast("cuda"):\n        torch.abs(g(x @ w))\n',
+        ("float32", True),
+        id="asked-for-the-region",
+    ),
+    pytest.param(
+        "def g(s, half=True):\n    return s if half else s.float()\n\n\n"
+        'def f(x, w, options):\n    with torch.autocast("cuda"):\n        torch.abs(g(x @ w, **options))\n',
+        None,
+        id="options-that-nobody-knows",
+    ),
+    pytest.param(
+        "def force_fp32(f):\n    return lambda *args: f(*(a.float() for a in args))\n\n\n"
+        "@force_fp32\ndef g(s):\n    return s\n\n\n"
+        'def f(x, w):\n    with torch.autocast("cuda"):\n        torch.abs(g(x @ w))\n',
+        None,
+        id="decorator-that-casts",
+    ),
+    pytest.param(
+        "class A(nn.Module):\n    def __init__(self, inner=None):\n        super().__init__()\n"
+        "        self.inner = inner\n\n"
+        "class B(A):\n    def __init__(self):\n        super().__init__(inner=nn.Linear(2, 2))\n\n"
+        "    def forward(self, x):\n        return self.inner(x)\n\n\n"
+        'def f(x):\n    with torch.autocast("cuda"):\n        torch.abs(B()(x))\n',
+        ("float16", True),
+        id="what-a-base-class-is-given",
+    ),
+    pytest.param(
+        "class A(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.build()\n\n"
+        "    def build(self):\n        self.inner = nn.Linear(2, 2)\n\n"
+        "    def forward(self, x):\n        return self.inner(x)\n\n\n"
+        'def f(x):\n    with torch.autocast("cuda"):\n        torch.abs(A()(x))\n',
+        ("float16", True),
+        id="what-a-method-builds",
+    ),
+    pytest.param(
+        "class A(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList()\n        self.layers.append(nn.Linear(2, 2))\n\n"
+        "    def forward(self, x):\n        for layer in self.layers:\n            x = layer(x)\n        return x\n\n\n"
+        'def f(x):\n    with torch.autocast("cuda"):\n        torch.abs(A()(x))\n',
+        ("float16", True),
+        id="appended-layers",
+    ),
+    pytest.param(
+        "class A:\n    @staticmethod\n    def product(x):\n        return x @ x\n\n\n"
+        'def f(x):\n    with torch.autocast("cuda"):\n        torch.abs(A.product(x))\n',
+        ("float16", True),
+        id="static-method",
+    ),
+    pytest.param(
+        "class N(nn.Module):\n    def forward(self, x):\n        return (x @ x).float()\n\n\n"
+        'def f(model, x):\n    with torch.autocast("cuda"):\n        torch.abs(model(x))\n\n\n'
+        "f(N(), 1)\n",
+        ("float32", True),
+        id="network-that-a-caller-gives",
+    ),
 ]
 
 

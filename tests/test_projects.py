@@ -752,6 +752,136 @@ def clipped(model, loader):
         scaler.step(optimizer)
         scaler.update()
 """,
+    "a network that a package builds, four files away": """
+== models/__init__.py
+from .net import *
+
+
+def build_model(width):
+    return Net(width)
+== models/net.py
+from torch import nn
+
+import models.layers as layers
+
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.attention = layers.Attention(width)
+
+    def forward(self, x, mask):
+        return self.attention(x, mask)
+== models/constants.py
+FAR = -1e9
+== models/layers.py
+from torch import nn
+
+from .constants import FAR
+from .product import product
+
+
+class Attention(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.q = nn.Linear(width, width)
+
+    def forward(self, x, mask):
+        return product(self.q(x).masked_fill(mask, FAR), x)  # expect: AMP403
+== models/product.py
+import torch
+
+
+class Product(torch.autograd.Function):  # expect: AMP107
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.t(), x.t() @ g
+
+
+product = Product.apply
+== train.py
+import torch
+
+from models import build_model
+
+
+def main(loader):
+    model = build_model(8).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, mask in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x, mask).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
+    "casts that a decorator or a partial of another module makes": """
+== compat.py
+import functools
+
+import torch
+
+amp_fwd = functools.partial(torch.amp.custom_fwd, device_type="cuda")
+amp_bwd = functools.partial(torch.amp.custom_bwd, device_type="cuda")
+
+
+def careful(function):
+    @functools.wraps(function)
+    def wrapped(*args):
+        with torch.autocast("cuda", enabled=False):
+            return function(*(a.float() for a in args))
+
+    return wrapped
+== layers.py
+import torch
+
+from compat import amp_bwd, amp_fwd, careful
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    @amp_fwd
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    @amp_bwd
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w.t(), x.t() @ g
+
+
+@careful
+def entropy(p):
+    return -(p * (p + 1e-12).log()).sum()
+== train.py
+import torch
+from torch import nn
+
+from layers import Product, entropy
+
+
+def main(loader):
+    net = nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = entropy(Product.apply(net(x), net.weight))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
 }
 
 

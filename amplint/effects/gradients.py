@@ -10,7 +10,7 @@ import libcst as cst
 from amplint import library
 from amplint.effects.owners import within
 from amplint.layout import enclosing
-from amplint.program import Attr, Call, Stmt
+from amplint.program import Assign, Attr, Call, Op, Stmt
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: holds whether a hook on a parameter takes a step: then each backward does
 HOOKS = Sym("hooks")
+#: assignments that change a gradient in place, as the methods of these names do
+_FACTORS = {"*": "mul_", "/": "div_"}
 #: a function that limits values, by its name
 _CLIPS = re.compile(r"clamp(?:_|$)|clip(?:_|$)|nan_to_num$")
 
@@ -243,6 +245,14 @@ class GradientEffects:
                 return
             if value is NONE:
                 self.zero_owners(owners, site, state)
+                return
+            # `p.grad *= factor` is `p.grad.mul_(factor)`
+            factor = stmt.value if isinstance(stmt, Assign) and stmt.augmented else None
+            operation = _FACTORS.get(factor.op) if isinstance(factor, Op) else None
+            if operation is not None and isinstance(factor, Op):
+                self.gradient_event(
+                    "grad_write", owners, operation, [self.x.expressions.value(factor.args[1], state)], site, state
+                )
             else:
                 self.gradient_event("grad_write", owners, "assign", [value], site, state)
         elif target.name == "data" and isinstance(base, Param) and isinstance(value, Param):

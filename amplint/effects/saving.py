@@ -39,7 +39,8 @@ class Saving:
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[CallOutcome]:
         """`torch.save(payload, file)`, or an object that will save what it is given."""
-        payload = pos[0] if pos else kw.get("obj", kw.get("to_save", Sym("payload", id(site.node))))
+        named = (kw[name] for name in ("obj", "to_save", "state_dict") if name in kw)
+        payload = pos[0] if pos else next(named, Sym("payload", id(site.node)))
         self.save(payload, callee.dotted, site, state)
         return [(state, NONE, None)]
 

@@ -202,7 +202,7 @@ class Expressions:
             if isinstance(left, Grad) or isinstance(right, Grad):
                 return self._gradient_of(op, args)
         if op == "|" and isinstance(args[0], DictV):
-            return args[0]
+            return self._merged(args[0], args[1], expr, state)
         if op == "*" and len(args) == 2 and isinstance(args[0], (ListV, Sequence)):
             repeated = self.x.loops.items_of(args[0], state)
             if repeated is not None and len(repeated) == 1:
@@ -216,6 +216,16 @@ class Expressions:
             if args[1] is args[2]:
                 return args[1]
         return cond(op, *args)
+
+    def _merged(self, left: DictV, right: Value, expr: Op, state: Machine) -> Value:
+        """The entries of two dicts."""
+        made = DictV(state.allocate((id(expr), "|")))
+        known = isinstance(right, DictV)
+        added = state.heap.get((right, "#items"), ()) if known else ()
+        state.heap[(made, "#items")] = (*state.heap.get((left, "#items"), ()), *added)
+        opened = [state.heap.get((each, "#open"), False) for each in (left, right)]
+        state.heap[(made, "#open")] = any(opened) or not known
+        return made
 
     def _gradient_of(self, op: str, args: list[Value]) -> Value:
         owners: frozenset[Value] = frozenset()

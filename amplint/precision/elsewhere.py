@@ -80,6 +80,10 @@ class Elsewhere:
         """Whether a definition, or one of its module that it mentions, opens regions or casts to 16 bit."""
         return value.name in self._project.outline(value.file).casting
 
+    def words_in(self, value: Distant) -> frozenset[str]:
+        """The words of a definition."""
+        return self._project.outline(value.file).words_of_definitions.get(value.name, frozenset())
+
     def is_class(self, value: Distant) -> bool:
         """Whether it is a class."""
         return self._project.outline(value.file).is_class(value.name)

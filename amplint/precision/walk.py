@@ -340,6 +340,8 @@ class Walk(Dtypes):
             return False
         if isinstance(value, Own):
             return not value.scope.words.isdisjoint(_CASTING_WORDS)
+        if isinstance(value, Distant):
+            return not self.elsewhere.words_in(value).isdisjoint(_CASTING_WORDS)
         return bool(_CASTING_NAME.search(path_of(decorator).rpartition(".")[2]))
 
     # --- statements ------------------------------------------------------------------------------

@@ -125,10 +125,9 @@ class Callables(Operations):
             raise UserError(wanted, self.path, 0, True)
         if not legacy and isinstance(device, (*PLAIN, torch.device)) and not isinstance(dtype, Unknown):
             probe_settings = {k: v for k, v in settings.items() if not isinstance(v, Unknown)}
-            if isinstance(dtype, bool):
-                raise UserError(
-                    TypeError("the dtype of an autocast region must be a torch.dtype, not bool"), self.path, 0, True
-                )
+            if isinstance(dtype, bool | str):
+                wanted_dtype = f"the dtype of an autocast region must be a torch.dtype, not {type(dtype).__name__}"
+                raise UserError(TypeError(wanted_dtype), self.path, 0, True)
             real: Any = torch.amp.autocast
             self._constructed(lambda: real(**probe_settings))
         text = device if isinstance(device, str) else "cuda"
