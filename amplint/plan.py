@@ -214,8 +214,13 @@ def plan_file(
 def _found_around(file: Path, code: bytes, half: Sequence[Rule], neighbours: Neighbours) -> tuple[Rule, ...]:
     """The rules of which a file holds half of the needles, and what it imports the rest."""
     reach = b"\n".join((code, *neighbours.reached(file)))
-    found = Screen(half, lambda rule: (rule.beyond or rule.needles,)).rules_for(reach)
+    found = _screen_around(tuple(half)).rules_for(reach)
     return tuple(rule for rule in found if rule.beyond is None or neighbours.computes(file))
+
+
+@cache
+def _screen_around(rules: tuple[Rule, ...]) -> Screen:
+    return Screen(rules, lambda rule: (rule.beyond or rule.needles,))
 
 
 def _program(data: bytes, display: str) -> bytes | None:

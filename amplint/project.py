@@ -589,18 +589,24 @@ class Project:
         """Where a function, a class or a variable that a file offers is defined, as its name tells; nothing is
         parsed."""
         if (file, name) not in self._definitions:
-            self._definitions[file, name] = next(self._find_definition(file, name, 0), None)
+            self._definitions[file, name] = self._find_definition(file, name)
         return self._definitions[file, name]
 
-    def _find_definition(self, file: Path, name: str, depth: int) -> Iterator[tuple[Path, str]]:
-        outline = self.outline(file)
-        if name in outline.definitions or name in outline.assignments:
-            yield file, name
-        elif depth <= MAX_REEXPORTS:
-            for dotted, level, names in outline.from_imports:
-                original = name if "*" in names else names.get(name)
-                for target in self.candidates(file, dotted, level) if original is not None else ():
-                    yield from self._find_definition(target, original or "", depth + 1)
+    def _find_definition(self, file: Path, name: str) -> tuple[Path, str] | None:
+        level_by_level, seen = [(file, name)], {(file, name)}
+        for _ in range(MAX_REEXPORTS + 1):
+            following: list[tuple[Path, str]] = []
+            for home, wanted in level_by_level:
+                outline = self.outline(home)
+                if wanted in outline.definitions or wanted in outline.assignments:
+                    return home, wanted
+                for dotted, level, names in outline.from_imports:
+                    original = wanted if "*" in names else names.get(wanted)
+                    targets = self.candidates(home, dotted, level) if original is not None else ()
+                    following += [(target, original or "") for target in targets]
+            level_by_level = [entry for entry in dict.fromkeys(following) if entry not in seen]
+            seen.update(level_by_level)
+        return None
 
     def computes(self, file: Path, name: str) -> bool:
         """Whether a definition, or one that it mentions, is one in which a rule about dtypes may find something."""

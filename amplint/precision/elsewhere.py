@@ -12,6 +12,7 @@ from amplint.program import Import
 if TYPE_CHECKING:
     from amplint.project import ModuleEnv
 
+_CONTEXT = re.compile(rb"\byield\b|\breturn\b[^\n]{0,200}(?:autocast|amp\b)|__enter__")
 _APPLY = re.compile(rb"(\w+)\.apply")
 #: other modules that the walk of one reads
 _MAX_MODULES = 24
@@ -87,6 +88,11 @@ class Elsewhere:
     def is_class(self, value: Distant) -> bool:
         """Whether it is a class."""
         return self._project.outline(value.file).is_class(value.name)
+
+    def is_context(self, value: Distant) -> bool:
+        """Whether a definition hands out a region, or is one."""
+        parts = self._project.outline(value.file).definitions.get(value.name, ())
+        return any(_CONTEXT.search(part.text) for part in parts)
 
     def is_network(self, value: Distant) -> bool:
         """Whether a class looks like a network."""

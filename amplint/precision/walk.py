@@ -782,7 +782,7 @@ class Walk(Dtypes):
         reached = region is not None or any(isinstance(v, Tensor) and v.dtype in ("float16", "bfloat16") for v in given)
         held = [each for v in (*given, *(value.made.values if value.made is not None else ())) for each in _each(v)]
         if (
-            self.elsewhere.opens_regions(value)
+            (self.elsewhere.opens_regions(value) and (any(map(is_network, held)) or self.elsewhere.is_context(value)))
             or (reached and (self.elsewhere.computes(value) or any(map(is_network, held))))
             or (value.made is None and self.elsewhere.makes_networks(value))
         ):
