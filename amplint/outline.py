@@ -37,7 +37,8 @@ COMPUTES = re.compile(
 WORD = re.compile(rb"[A-Za-z_]\w*")
 #: a top-level definition with its body
 _DEFINITION = re.compile(
-    rb"^(?:@.*\n(?:[ \t)].*\n){0,40}){0,20}(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n(?:(?:[ \t#)\]}].*)?\n)*",
+    rb"^(?:@.*\n(?:[ \t)].*\n){0,40}){0,20}(?:(?P<class>class)|(?:async )?def) +(?P<name>\w+).*\n"
+    rb"(?:(?:[ \t#)\]}].*)?\n)*",
     re.MULTILINE,
 )
 #: the bases of a class, with type parameters or not

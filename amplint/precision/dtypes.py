@@ -6,6 +6,7 @@ Source: the lists of operators in `amplint.optable`, and "Automatic Mixed Precis
 from __future__ import annotations
 
 from amplint import optable
+from amplint.precision.guesses import like_device, like_number
 from amplint.precision.values import (
     NOTHING,
     DtypeOf,
@@ -20,8 +21,6 @@ from amplint.precision.values import (
     Value,
     deciding,
     dtype_name,
-    like_device,
-    like_number,
 )
 
 #: casts by method: the dtype, or None where the arguments tell

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,16 +240,6 @@ def _apart(first: str | None, second: str | None) -> bool:
     return first is not None and second is not None and first != second
 
 
-_NUMBERS = re.compile(
-    r"scal(e|ing)|sqrt|temp(erature)?$|(^|_)tau$|dim$|(^|_)d_?k$|size|(^|_)(num|n|len|length)(_|$)|factor|coeff?|alpha|lambda"
-)
-
-
-def like_number(value: Value) -> bool:
-    """Whether something unknown is a Python number, as far as its name tells."""
-    return isinstance(value, Unknown) and bool(value.key) and _NUMBERS.search(value.key[-1].lower()) is not None
-
-
 def is_network(value: Value) -> bool:
     """Whether a value is known to be a network of the project or of torch."""
     if isinstance(value, Own):
@@ -258,10 +247,6 @@ def is_network(value: Value) -> bool:
     return (isinstance(value, Distant) or (isinstance(value, Library) and value.dotted.startswith("torch.nn."))) and (
         value.made is not None
     )
-
-
-def like_device(key: tuple[str, ...]) -> bool:
-    return bool(key) and any(word in key[-1].lower() for word in ("device", "rank", "gpu", "cuda"))
 
 
 def is_object(value: Value) -> bool:
@@ -293,6 +278,7 @@ def dtype_name(value: Value) -> str | None:
 
 
 def number(value: float) -> Number:
+    """A number that is written there; one that no float holds is only known to be a number."""
     try:
         return Number(float(value))
     except OverflowError:
@@ -300,6 +286,7 @@ def number(value: float) -> Number:
 
 
 def truth(value: Value, default: bool) -> bool | None:
+    """A flag that is written there, the default where none is given, None where it is decided at run time."""
     if value is None:
         return default
     if isinstance(value, Library) and value.dotted in ("const.True", "const.False", "const.None"):
@@ -321,6 +308,7 @@ def joined(values: list[Value]) -> Value:
 
 
 def ends(block: list[Stmt]) -> bool:
+    """Whether a block ends with a jump."""
     return bool(block) and isinstance(block[-1], Jump)
 
 
@@ -336,6 +324,7 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 
 
 def fold(op: str, left: Value, right: Value) -> Number | None:
+    """The result of an operator on two numbers, None where one of the operands is none."""
     if not isinstance(left, Number) or not isinstance(right, Number):
         return None
     if left.value is None or right.value is None:

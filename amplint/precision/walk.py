@@ -7,15 +7,14 @@ one: the model that a loop trains seldom stands in its file.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from amplint import library, optable
 from amplint.names import names_of
-from amplint.precision.dtypes import CASTS, IN_PLACE, VIEWS, Dtypes
-from amplint.precision.elsewhere import Elsewhere
+from amplint.precision.dtypes import CASTS, IN_PLACE, VIEWS
+from amplint.precision.guesses import CASTING_NAME, CASTING_WORDS, OF_ITSELF, like_network
+from amplint.precision.objects import Objects
 from amplint.precision.values import (
     LARGEST,
     NOTHING,
@@ -92,35 +91,11 @@ _BINARY = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 _SELF_RETURNING = frozenset(["to", "cuda", "cpu", "xpu", "npu", "train", "eval", "requires_grad_", "share_memory"])
 #: containers of layers that hand out one after the other
 _LISTS_OF_LAYERS = frozenset({"ModuleList", "Sequential"})
-_NOT_NETWORKS = re.compile(
-    r"loss|criter|(^|_)(metric|fn|func|device|norm|aug|prep|token|transform(?!er)|sampl|sched|get|log|print|collate|"
-    r"callback|scal|optim|step|dist|noise|mask|time)|parameters$|modules$|children$|buffers$|state_dict$"
-)
-
-
-_NETWORKS = re.compile(
-    r"net|model|encod|decod|backbone|head|proj|layer|block|linear|^fc|conv|(^|_)att(n|ention)|mlp|ffn|embed|former|generator|critic|"
-    r"discriminator|classif|teacher|student|actor|policy|module|vae|(^|_)clip_|forward"
-)
 #: different networks of one list that are walked in turn
 _MAX_NETWORKS = 6
-#: parts of the key of a parameter or attribute itself: its kind, its owner and its name
-_OF_ITSELF = 3
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 #: the keyword that stands for arguments which nobody knows
 MORE = "**"
-#: names of decorators, and words in those that the project defines, that may have to do with dtypes
-_CASTING_NAME = re.compile(r"fp16|fp32|bf16|float|half|amp|cast|precision|dtype", re.IGNORECASE)
-_CASTING_WORDS = frozenset("float half to type bfloat16 autocast dtype float32 float16 custom_fwd".split())
-
-
-def like_network(key: tuple[str, ...]) -> bool:
-    """Whether something unknown that is called is a network, as far as its name tells. What is called on a parameter or
-    an attribute may as well be a method of a tensor, and has to be called like a network."""
-    last = key[-1].lower()
-    if last.startswith("_") or _NOT_NETWORKS.search(last):
-        return False
-    return key[0] not in ("param", "attr") or len(key) <= _OF_ITSELF or _NETWORKS.search(last) is not None
 
 
 def facts_of(env: ModuleEnv, target: str) -> tuple[Fact, ...]:
@@ -131,24 +106,16 @@ def facts_of(env: ModuleEnv, target: str) -> tuple[Fact, ...]:
     return known
 
 
-class Walk(Dtypes):
+class Walk(Objects):
     """One walk over the functions of a module; `facts` returns what it met."""
 
     def __init__(self, env: ModuleEnv, target: str) -> None:
-        super().__init__()
-        #: the module in which the walk is
-        self.env = env
+        super().__init__(env)
         self.target = target
-        self.elsewhere = Elsewhere(env)
-        self.found: list[Fact] = []
         self.entries = 0
-        self.stack: list[Scope] = []
         self.returned: list[list[Value]] = []
         #: the regions in which each of the functions yields
         self.yielded: list[list[tuple[Opened, ...]]] = [[]]
-        #: the objects whose methods are on the stack
-        self.holders: list[Own | None] = []
-        self.attributes: dict[Own, Frame] = {}
         #: functions that somebody gives a network
         self.given: set[Scope] = set()
         self.globals: dict[ModuleEnv, Frame] = {}
@@ -170,7 +137,7 @@ class Walk(Dtypes):
             if scope.kind == "function" and not scope.name.startswith("<lambda"):
                 holder = Own(env, scope.parent, made=Made()) if scope.is_method and scope.parent is not None else None
                 begin = len(self.found)
-                self._run(Own(env, scope, holder), (), {})
+                self.run(Own(env, scope, holder), (), {})
                 alone.append((scope, begin, len(self.found)))
         # what a function guesses of a network does not count where somebody gives it one
         guessed = {n for scope, *span in alone if scope in self.given for n in range(*span)}
@@ -182,7 +149,7 @@ class Walk(Dtypes):
 
     # --- functions -------------------------------------------------------------------------------
 
-    def _run(
+    def run(
         self,
         func: Own,
         positional: tuple[Value, ...],
@@ -279,14 +246,6 @@ class Walk(Dtypes):
             return Own(self.env, cls, made=Made())
         return Unknown(("param", scope.qualname, name))
 
-    @staticmethod
-    def _of_class(cls: Own, method: Scope) -> Value:
-        """A method that is taken from its class."""
-        kinds = {d.id for d in method.decorators if isinstance(d, Name)}
-        if "classmethod" in kinds:
-            return Own(cls.env, method, cls)
-        return Own(cls.env, method) if method.kind == "function" else NOTHING
-
     def _is_static(self, scope: Scope) -> bool:
         return any(isinstance(d, Name) and d.id == "staticmethod" for d in scope.decorators)
 
@@ -298,7 +257,7 @@ class Walk(Dtypes):
         return any(library.role(dotted) == "contextmanager" for dotted in names)
 
     def _constant(self, expr: Expr) -> Value:
-        return self._value(expr, {}) if isinstance(expr, (Const, Op, Attr, Name)) else NOTHING
+        return self.value(expr, {}) if isinstance(expr, (Const, Op, Attr, Name)) else NOTHING
 
     def _casts_inputs(self, scope: Scope) -> str | None:
         """The dtype that `custom_fwd(cast_inputs=...)` casts a function's arguments to, out of autocast."""
@@ -306,7 +265,7 @@ class Walk(Dtypes):
             if isinstance(stmt, Call) and path_of(stmt.func).rpartition(".")[2] == "custom_fwd":
                 for arg in stmt.args:
                     if arg.keyword == "cast_inputs":
-                        return dtype_name(self._value(arg.value, {}))
+                        return dtype_name(self.value(arg.value, {}))
         return None
 
     def _decorators(self, scope: Scope) -> list[Opened]:
@@ -321,7 +280,7 @@ class Walk(Dtypes):
         made = {stmt.result: stmt.func for stmt in scope.prelude if isinstance(stmt, Call)}
         found = []
         for decorator in scope.decorators:
-            value = self._value(decorator, frame)
+            value = self.value(decorator, frame)
             if isinstance(value, Library) and library.role(value.dotted) == "no_grad":
                 value = Opened("no_grad")
             if not isinstance(value, Opened):
@@ -335,14 +294,14 @@ class Walk(Dtypes):
 
     def _may_cast(self, decorator: Expr) -> bool:
         """Whether a decorator, by its name or by what it does, may have to do with dtypes."""
-        value = self._value(decorator, {})
+        value = self.value(decorator, {})
         if isinstance(value, Library) and value.dotted.startswith("torch."):
             return False
         if isinstance(value, Own):
-            return not value.scope.words.isdisjoint(_CASTING_WORDS)
+            return not value.scope.words.isdisjoint(CASTING_WORDS)
         if isinstance(value, Distant):
-            return not self.elsewhere.words_in(value).isdisjoint(_CASTING_WORDS)
-        return bool(_CASTING_NAME.search(path_of(decorator).rpartition(".")[2]))
+            return not self.elsewhere.words_in(value).isdisjoint(CASTING_WORDS)
+        return bool(CASTING_NAME.search(path_of(decorator).rpartition(".")[2]))
 
     # --- statements ------------------------------------------------------------------------------
 
@@ -382,10 +341,10 @@ class Walk(Dtypes):
         if isinstance(stmt, Call):
             frame[stmt.result] = self._call_value(stmt, frame)
         elif isinstance(stmt, Assign):
-            value = self._value(stmt.value, frame)
+            value = self.value(stmt.value, frame)
             self._bind(stmt.target, value, frame, stmt.node)
         elif isinstance(stmt, Evaluate):
-            self._value(stmt.value, frame)
+            self.value(stmt.value, frame)
         elif isinstance(stmt, Loop):
             self._loop(stmt, frame)
         elif isinstance(stmt, Try):
@@ -395,12 +354,12 @@ class Walk(Dtypes):
             self._block(stmt.orelse, frame)
             self._block(stmt.final, frame)
         elif isinstance(stmt, Jump):
-            value = self._value(stmt.value, frame) if stmt.value is not None else NOTHING
+            value = self.value(stmt.value, frame) if stmt.value is not None else NOTHING
             if stmt.kind == "return" and self.returned:
                 self.returned[-1].append(value)
         elif isinstance(stmt, Yield):
             if stmt.value is not None:
-                self._value(stmt.value, frame)
+                self.value(stmt.value, frame)
             frame[stmt.result] = NOTHING
             self.yielded[-1].append(self.regions)
         elif isinstance(stmt, Define) and stmt.scope.kind == "function":
@@ -408,7 +367,7 @@ class Walk(Dtypes):
 
     def _outcome(self, test: Expr | None, frame: Frame) -> bool | None:
         """Whether a test about dtypes holds, None where that is not known."""
-        value = self._value(test, frame)
+        value = self.value(test, frame)
         if not isinstance(test, Op):
             return value.outcome if isinstance(value, Answer) else None
         if test.op == "not":
@@ -419,7 +378,7 @@ class Walk(Dtypes):
             deciding = test.op == "or"
             return deciding if deciding in outcomes else None if None in outcomes else not deciding
         if test.op in ("==", "is", "in", "!=", "is not", "not in"):
-            left, right = (self._value(part, frame) for part in test.args)
+            left, right = (self.value(part, frame) for part in test.args)
             if isinstance(left, BytesOf) and isinstance(right, Number):
                 size = _BYTES.get(left.tensor.dtype)
                 return None if size is None else (size == right.value) == (test.op == "==")
@@ -434,7 +393,7 @@ class Walk(Dtypes):
         if stmt.kind == "while":
             self._block(stmt.prelude, frame)
         elif stmt.iterable is not None and stmt.target is not None:
-            iterable = self._value(stmt.iterable, frame)
+            iterable = self.value(stmt.iterable, frame)
             for network in self._networks(iterable)[:-1]:
                 self._bind(stmt.target, network, frame, None)
                 self._block(stmt.body, frame)
@@ -443,7 +402,7 @@ class Walk(Dtypes):
         before = dict(frame)
         self._block(stmt.body, frame)
         if stmt.collect:
-            element = self._value(stmt.element, frame) if stmt.element is not None else NOTHING
+            element = self.value(stmt.element, frame) if stmt.element is not None else NOTHING
             frame[stmt.collect] = Items((element,)) if stmt.shape == "list" else NOTHING
         for key, value in before.items():
             if frame.get(key) is not value and isinstance(value, Tensor):
@@ -463,7 +422,7 @@ class Walk(Dtypes):
         return value if isinstance(value, Tensor) else NOTHING
 
     def _region(self, stmt: Region, frame: Frame) -> bool:
-        context = self._value(stmt.context, frame)
+        context = self.value(stmt.context, frame)
         if isinstance(context, Library) and library.role(context.dotted) == "no_grad":
             context = Opened("no_grad")
         saved = self.regions
@@ -493,7 +452,7 @@ class Walk(Dtypes):
             if path:
                 frame[path] = value
         elif isinstance(target, Item):
-            base = self._value(target.base, frame)
+            base = self.value(target.base, frame)
             if node is not None:
                 self._fact("setitem", "=", base, (value,), {}, node)
         elif isinstance(target, Seq):
@@ -504,7 +463,7 @@ class Walk(Dtypes):
 
     # --- expressions -----------------------------------------------------------------------------
 
-    def _value(self, expr: Expr | None, frame: Frame) -> Value:
+    def value(self, expr: Expr | None, frame: Frame) -> Value:
         if isinstance(expr, Const):
             if isinstance(expr.value, (int, float)) and not isinstance(expr.value, bool):
                 return number(expr.value)
@@ -514,8 +473,8 @@ class Walk(Dtypes):
         if isinstance(expr, Attr):
             return self._attribute(expr, frame)
         if isinstance(expr, Item):
-            base = self._value(expr.base, frame)
-            index = self._value(expr.index, frame)
+            base = self.value(expr.base, frame)
+            index = self.value(expr.index, frame)
             if isinstance(base, Items) and isinstance(index, Number) and index.value is not None:
                 position = int(index.value)
                 return base.values[position] if -len(base.values) <= position < len(base.values) else NOTHING
@@ -523,9 +482,9 @@ class Walk(Dtypes):
         if isinstance(expr, Op):
             return self._operator(expr, frame)
         if isinstance(expr, Seq):
-            return Items(tuple(self._value(i, frame) for i in expr.items))
+            return Items(tuple(self.value(i, frame) for i in expr.items))
         if isinstance(expr, Star):
-            return self._element(self._value(expr.value, frame))
+            return self._element(self.value(expr.value, frame))
         if isinstance(expr, Closure):
             return Own(self.env, expr.scope)
         return NOTHING
@@ -558,7 +517,7 @@ class Walk(Dtypes):
         path = path_of(expr)
         if path in frame:
             return frame[path]
-        base = self._value(expr.base, frame)
+        base = self.value(expr.base, frame)
         name = expr.name
         if isinstance(base, Library):
             return Library(f"{base.dotted}.{name}") if base.made is None else self._library_attribute(base, name)
@@ -569,7 +528,7 @@ class Walk(Dtypes):
         if isinstance(base, Module):
             return self.elsewhere.member(base.file, name) or NOTHING
         if isinstance(base, Bases):
-            return self._inherited(base, name)
+            return self.inherited(base, name)
         if isinstance(base, Items) and name in ("values", "indices") and len(base.values) == 2:
             return base.values[name == "indices"]
         if isinstance(base, Distant) and name == "apply" and base.made is None:
@@ -577,9 +536,9 @@ class Walk(Dtypes):
         if isinstance(base, Distant):
             base = self._read(base, ()) or base
         if isinstance(base, Own) and base.made is not None:
-            return self._member(base, name)
+            return self.member(base, name)
         if isinstance(base, Own) and base.scope.kind == "class" and name in base.scope.children:
-            return self._of_class(base, base.scope.children[name])
+            return self.of_class(base, base.scope.children[name])
         if isinstance(base, Own) and base.scope.kind == "class" and name == "apply":
             return Unknown(("function", *base.key), base)
         if name == "dtype":
@@ -597,88 +556,8 @@ class Walk(Dtypes):
             return Number(None)
         return Unknown(("attr", base.dotted, "", name))
 
-    def _member(self, holder: Own, name: str) -> Value:
-        method = holder.scope.children.get(name)
-        if method is not None and method.kind == "function":
-            return Own(holder.env, method, holder)
-        found = self._attributes(holder).get(name, NOTHING)
-        if found is not NOTHING:
-            return found
-        cls = Own(holder.env, holder.scope)
-        found = self._constants(cls).get(name, NOTHING)
-        if found is NOTHING:
-            found = self._inherited(Bases(cls, holder), name)
-        if found is not NOTHING:
-            return found
-        # of a wrapper, which is as good as what it wraps
-        return holder if name == "module" else Unknown(("attr", holder.scope.qualname, name))
-
-    def _inherited(self, bases: Bases, name: str) -> Value:
-        """A method or class variable that comes from a base class."""
-        for cls in self._ancestry(bases.cls):
-            method = cls.scope.children.get(name)
-            if method is not None and method.kind == "function":
-                return Own(cls.env, method, bases.holder)
-            found = self._constants(cls).get(name, NOTHING)
-            if found is not NOTHING:
-                return found
-        return NOTHING
-
-    def _ancestry(self, cls: Own) -> Iterator[Own]:
-        """The classes behind one, the nearest first."""
-        seen: list[Scope] = [cls.scope]
-        queue = list(self._bases(cls))
-        while queue:
-            base = queue.pop(0)
-            if base.scope not in seen:
-                seen.append(base.scope)
-                yield base
-                queue.extend(self._bases(base))
-
-    def _bases(self, cls: Own) -> Iterator[Own]:
-        """The base classes that the project defines; those in other modules are read."""
-        for base in cls.scope.bases:
-            scope = cls.env.program.body.children.get(base.id) if isinstance(base, Name) else None
-            if scope is not None:
-                yield Own(cls.env, scope)
-                continue
-            env, stack = self.env, self.stack
-            self.env, self.stack = cls.env, [cls.env.program.body]
-            found = self._value(base, {})
-            self.env, self.stack = env, stack
-            parent = self.elsewhere.read(found) if isinstance(found, Distant) else None
-            if parent is not None:
-                yield parent
-
-    def _attributes(self, holder: Own) -> Frame:
-        """The attributes of an instance as its `__init__` leaves them."""
-        known = self.attributes.get(holder)
-        if known is not None or holder.made is None:
-            return known or {}
-        init = holder.scope.children.get("__init__")
-        found = (
-            Own(holder.env, init, holder) if init is not None else self._inherited(Bases(holder, holder), "__init__")
-        )
-        if not isinstance(found, Own) or found.scope in self.stack:
-            return {}
-        saved, self.regions = self.regions, ()
-        mark, stack = len(self.found), self.stack
-        self.stack = stack[:1]
-        self._run(found, holder.made.positional, dict(holder.made.keywords))
-        self.stack, self.regions = stack, saved
-        del self.found[mark:]
-        return self.attributes.setdefault(holder, {})
-
-    def _constants(self, cls: Own) -> Frame:
-        """The variables of a class."""
-        return {
-            stmt.target.id: self._value(stmt.value, {})
-            for stmt in cls.scope.body
-            if isinstance(stmt, Assign) and isinstance(stmt.target, Name) and isinstance(stmt.value, (Const, Op))
-        }
-
     def _operator(self, expr: Op, frame: Frame) -> Value:
-        args = [self._value(a, frame) for a in expr.args]
+        args = [self.value(a, frame) for a in expr.args]
         op = expr.op
         if op == "ite":
             decided = self._outcome(expr.args[0], frame)
@@ -712,7 +591,7 @@ class Walk(Dtypes):
         positional: list[Value] = []
         keywords: dict[str, Value] = {}
         for arg in stmt.args:
-            value = self._value(arg.value, frame)
+            value = self.value(arg.value, frame)
             if arg.keyword is not None:
                 keywords[arg.keyword] = value
             elif arg.star:
@@ -720,7 +599,7 @@ class Walk(Dtypes):
             else:
                 positional.append(value)
         if isinstance(func, Attr) and path_of(func) not in frame:
-            base = self._value(func.base, frame)
+            base = self.value(func.base, frame)
             if (
                 func.name in _SELF_RETURNING
                 and is_object(base)
@@ -737,7 +616,7 @@ class Walk(Dtypes):
                 return BytesOf(base)
             if isinstance(base, Tensor) or (isinstance(base, Unknown) and self._is_tensor_method(func.name)):
                 return self._method(base, func.name, positional, keywords, stmt)
-        return self._called(self._value(func, frame), positional, keywords, stmt, frame, quiet)
+        return self._called(self.value(func, frame), positional, keywords, stmt, frame, quiet)
 
     def _called(
         self,
@@ -749,7 +628,7 @@ class Walk(Dtypes):
         quiet: bool = False,
     ) -> Value:
         if isinstance(callee, Library) and callee.dotted == "super" and not positional:
-            return self._super()
+            return self.parents()
         if isinstance(callee, Library):
             return self._library(callee, positional, keywords, stmt)
         if quiet:
@@ -789,11 +668,6 @@ class Walk(Dtypes):
             return self.elsewhere.read(value)
         return None
 
-    def _super(self) -> Value:
-        """What `super()` is in the method that is walked."""
-        holder, cls = (self.holders[-1] if self.holders else None), self.stack[-1].parent
-        return Bases(Own(self.env, cls), holder) if holder is not None and cls is not None else NOTHING
-
     def _own(
         self,
         callee: Own,
@@ -803,15 +677,15 @@ class Walk(Dtypes):
         frame: Frame | None = None,
     ) -> Value:
         if callee.scope.kind != "class":
-            return self._run(callee, positional, keywords, stmt.node, frame)
+            return self.run(callee, positional, keywords, stmt.node, frame)
         if callee.made is None:
             return replace(callee, made=_made(positional, keywords))
-        method = self._member(callee, "forward")
+        method = self.member(callee, "forward")
         if isinstance(method, Own):
             self._fact("apply", "", Unknown(("own", *callee.key)), positional, keywords, stmt.node)
         else:
-            method = self._member(callee, "__call__")
-        return self._run(method, positional, keywords, stmt.node) if isinstance(method, Own) else NOTHING
+            method = self.member(callee, "__call__")
+        return self.run(method, positional, keywords, stmt.node) if isinstance(method, Own) else NOTHING
 
     def _unknown(self, callee: Unknown, positional: list[Value], keywords: dict[str, Value], stmt: Call) -> Value:
         """A call of something that was passed in or kept: it may be a network."""
@@ -938,7 +812,7 @@ def _unpacked(value: Value, position: int, target: Expr, length: int) -> Value:
     """What one of several targets gets."""
     if isinstance(value, Items):
         return value.values[position] if len(value.values) == length else NOTHING
-    if isinstance(value, Unknown) and len(value.key) == _OF_ITSELF and isinstance(target, Name):
+    if isinstance(value, Unknown) and len(value.key) == OF_ITSELF and isinstance(target, Name):
         return Unknown((*value.key[:-1], target.id))
     # of several results that a network is guessed to have, the first is its output
     return value if isinstance(value, Tensor) and (value.sure or not position) else NOTHING
