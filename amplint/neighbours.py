@@ -76,7 +76,8 @@ class Neighbours:
 
     def callers(self, file: Path) -> tuple[Path, ...]:
         """The files that use a function or class of `file` in which something can be wrong: directly, through what a
-        package re-exports, or through one other file. At most `MAX_CALLERS`, whatever else is being checked."""
+        package re-exports, or through a few other files. At most `MAX_CALLERS` of those that train something, whatever
+        else is being checked."""
         known = self._callers.get(file)
         if known is None:
             known = self._callers[file] = tuple(self._find_callers(file))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from amplint.finding import Confidence, Severity
+from amplint.finding import Severity
 from amplint.needles import CASTS_TO_HALF, ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.precision import Fact, Number, Tensor, Value, facts_of
 from amplint.rule import Fault, Rule
@@ -132,14 +132,13 @@ class HalfEpsilon(Rule):
         """Yield the faults of one analysed module."""
         for fact in facts_of(unit.env, unit.target):
             tensor, constant = _meeting(fact)
-            if not isinstance(tensor, Tensor) or tensor.dtype != "float16" or not isinstance(constant, Number):
+            if not isinstance(tensor, Tensor) or not tensor.is_float16 or not isinstance(constant, Number):
                 continue
             if constant.value is not None and 0 < abs(constant.value) < SMALLEST:
                 yield Fault(
                     fact.site,
                     f"{constant.value:g} is zero in float16, so that it protects from nothing here",
                     fact.steps,
-                    confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
                 )
         if "Adam" in unit.source.text:
             yield from _optimizers(unit)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from amplint.finding import Confidence, Severity
+from amplint.finding import Severity
 from amplint.layout import is_plain_path
 from amplint.names import names_of
 from amplint.needles import ENABLES, HALVES, REGION_OR_TRAINING
@@ -139,7 +139,7 @@ class HalfOverflowConstant(Rule):
         """Yield the faults of one analysed module."""
         for fact in facts_of(unit.env, unit.target):
             tensor, constant = _meeting(fact)
-            if not isinstance(tensor, Tensor) or tensor.dtype != "float16" or not isinstance(constant, Number):
+            if not isinstance(tensor, Tensor) or not tensor.is_float16 or not isinstance(constant, Number):
                 continue
             value = constant.value
             if value is not None and LARGEST < abs(value) < math.inf:
@@ -147,7 +147,6 @@ class HalfOverflowConstant(Rule):
                     fact.site,
                     f"{value:g} does not fit into a float16 tensor, whose largest number is {LARGEST:g}",
                     fact.steps,
-                    confidence=Confidence.HIGH if tensor.sure else Confidence.MEDIUM,
                     fix=_limit(fact, value),
                 )
 

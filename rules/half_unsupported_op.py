@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from amplint.finding import Confidence, Severity
+from amplint.finding import Severity
 from amplint.needles import ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.optable import WITHOUT_HALF
 from amplint.precision import Tensor, facts_of, is_unsupported
@@ -126,7 +126,7 @@ class HalfUnsupportedOp(Rule):
                 continue
             operands = [v for v in fact.operands if isinstance(v, Tensor)]
             first = operands[0] if operands else None
-            if first is None or first.dtype not in ("float16", "bfloat16"):
+            if first is None or not first.sure or first.dtype not in ("float16", "bfloat16"):
                 continue
             if fact.operation.endswith("stft") and any(v.dtype == "float32" for v in operands[1:]):
                 # the product with the window is fp32
@@ -136,7 +136,6 @@ class HalfUnsupportedOp(Rule):
                 fact.site,
                 f"{name} is given a {first.dtype} tensor, for which it is not (fully) implemented",
                 fact.steps,
-                confidence=Confidence.HIGH if first.sure else Confidence.MEDIUM,
                 fix=None if isinstance(fact.receiver, Tensor) else _cast(fact.site),
             )
 

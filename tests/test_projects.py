@@ -882,6 +882,41 @@ def main(loader):
         scaler.step(optimizer)
         scaler.update()
 """,
+    "a loop does not know what the network of another file returns": """
+== engine.py
+import torch
+
+
+def epoch(model, loader, optimizer, scaler):
+    for x, y, mask in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            p = model(x)
+            loss = -(y * (p / (p.amax() + 1e-8))).masked_fill(mask, -1e9).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+== main.py
+import torch
+from torch import nn
+
+from engine import epoch
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.inner(x).softmax(-1)
+
+
+def main(loader):
+    net = Net().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    epoch(net, loader, optimizer, torch.amp.GradScaler("cuda"))
+""",
 }
 
 

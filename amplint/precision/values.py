@@ -37,6 +37,11 @@ class Tensor:
     #: tells tensors of one region apart; a view is the tensor that it is a view of
     origin: int = field(default=0, compare=False)
 
+    @property
+    def is_float16(self) -> bool:
+        """Whether it is float16 for certain."""
+        return self.sure and self.dtype == "float16"
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
