@@ -305,6 +305,9 @@ def _class_driver(
             or (re.search(r"\.state_dict\(|torch\.save", ast.unparse(member.node)) and not (callers[member.key] & own))
         ):
             roots.append(member)
+    if not roots and unit.name == "__init__":
+        # what is made there is used by the methods that others call
+        roots = [m for m in members if not m.name.startswith("__") and not (callers[m.key] & own)]
     if not roots:
         roots = [unit]
     saving = [
@@ -314,6 +317,8 @@ def _class_driver(
     ]
     saving = [r for r in saving if r.key not in events or r.name.startswith(("save", "load", "resume", "restore"))]
     training = [r for r in roots if r not in saving]
+    if not training and unit.name == "__init__":
+        training, saving = saving, []
     if len(training) > 1 and not any(
         ".backward(" in ast.unparse(r.node) and re.search(r"\.step\(", ast.unparse(r.node)) for r in training
     ):
