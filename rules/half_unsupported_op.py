@@ -12,7 +12,7 @@ from amplint.finding import Severity
 from amplint.needles import ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.optable import WITHOUT_HALF
 from amplint.precision import Tensor, facts_of, is_unsupported
-from amplint.rule import Change, Fault, FixPlan, Rule, Site
+from amplint.rule import READ_IN_HELPER, Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -83,6 +83,8 @@ class HalfUnsupportedOp(Rule):
 
     - Reported only where the input is known to be 16 bit. Inputs that were fp32 all along stay fp32 in a region.
     - `torch.stft` with an fp32 window is right: the product of the signal and the window is fp32.
+    - A helper function of another module that is handed such a tensor is reported at the call, since it is right for
+      what others give it.
     - The set of operators with 16-bit kernels grows with the versions of torch; one that your version supports needs
       a suppression.
 
@@ -132,6 +134,12 @@ class HalfUnsupportedOp(Rule):
                 # the product with the window is fp32
                 continue
             name = fact.operation.removeprefix("torch.")
+            asked = fact.asked(first)
+            if asked is not None:
+                # the helper is right for what others give it
+                message = f"a helper is given a {first.dtype} tensor, for which {name} is not (fully) implemented"
+                yield Fault(asked, message, ((fact.site, READ_IN_HELPER), *fact.steps[:1]))
+                continue
             yield Fault(
                 fact.site,
                 f"{name} is given a {first.dtype} tensor, for which it is not (fully) implemented",

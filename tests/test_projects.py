@@ -917,6 +917,41 @@ def main(loader):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     epoch(net, loader, optimizer, torch.amp.GradScaler("cuda"))
 """,
+    "a helper that is right for what others give it": """
+== spectra.py
+import torch
+import torch.nn.functional as F
+
+
+def magnitude(y, width):
+    y = F.pad(y.unsqueeze(1), (width, width)).squeeze(1)
+    return torch.fft.rfft(y).abs()
+
+
+def inverse(y):
+    return torch.linalg.inv(y @ y.transpose(-1, -2))  # expect: AMP406
+== train.py
+import torch
+from torch import nn
+from torch.nn.utils import weight_norm
+
+from spectra import inverse, magnitude
+
+
+def main(loader):
+    net = nn.Sequential(weight_norm(nn.Linear(8, 8)), nn.Tanh()).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            out = net(x)
+            loss = (magnitude(out, 4) - magnitude(y, 4)).mean() + inverse(out.float()).sum()  # expect: AMP406
+            loss = loss + magnitude(out.float(), 4).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
 }
 
 

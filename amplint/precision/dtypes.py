@@ -5,6 +5,8 @@ Source: the lists of operators in `amplint.optable`, and "Automatic Mixed Precis
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from amplint import optable
 from amplint.precision.guesses import like_device, like_number
 from amplint.precision.values import (
@@ -22,6 +24,9 @@ from amplint.precision.values import (
     deciding,
     dtype_name,
 )
+
+if TYPE_CHECKING:
+    from amplint.rule import Site
 
 #: casts by method: the dtype, or None where the arguments tell
 CASTS: dict[str, str | None] = {
@@ -117,6 +122,7 @@ class Dtypes:
 
     def __init__(self) -> None:
         self.regions: tuple[Opened, ...] = ()
+        self.calls: tuple[Site, ...] = ()
         self.made = 0
 
     @property
@@ -124,11 +130,12 @@ class Dtypes:
         """The autocast region that decides."""
         return deciding(self.regions)
 
-    def tensor(self, dtype: str, sure: bool = True) -> Tensor:
-        """A tensor that is computed here."""
+    def tensor(self, dtype: str, sure: bool = True, decided: int | None = None) -> Tensor:
+        """A tensor that is computed here; `decided` tells where its dtype was, if not here."""
         region = self.inner
         self.made += 1
-        return Tensor(dtype, sure, region.number if region is not None else 0, self.made)
+        depth = len(self.calls) if decided is None else decided
+        return Tensor(dtype, sure, region.number if region is not None else 0, self.made, depth)
 
     def product(self, args: list[Value]) -> Value:
         """The result of an operator that autocast runs in 16 bit."""
@@ -177,7 +184,7 @@ class Dtypes:
             if op not in ("*", "/") or not all(map(like_number, strangers)):
                 return NOTHING
             sure = False
-        return self.tensor(dtype, sure)
+        return self.tensor(dtype, sure, max(t.decided for t in tensors))
 
     def function(self, name: str, positional: list[Value], keywords: dict[str, Value]) -> Value:
         """The result of a function of torch, or of the method of its name."""
@@ -215,7 +222,7 @@ class Dtypes:
             return first
         if not isinstance(first, Tensor) or name in _OPAQUE:
             return NOTHING
-        result = self.tensor(first.dtype, first.sure)
+        result = self.tensor(first.dtype, first.sure, first.decided)
         dimension = name in optable.WITH_INDICES_OF_A_DIMENSION and (len(positional) > 1 or "dim" in keywords)
         if dimension and len(positional) > 1 and not isinstance(positional[1], (Number, Unknown)):
             return self.promoted("+", positional)

@@ -36,6 +36,8 @@ class Tensor:
     born: int = 0
     #: tells tensors of one region apart; a view is the tensor that it is a view of
     origin: int = field(default=0, compare=False)
+    #: how many calls deep its dtype was decided; what only keeps the dtype of what a function is given decides nothing
+    decided: int = 0
 
     @property
     def is_float16(self) -> bool:
@@ -217,6 +219,13 @@ class Fact:
         if opened is None or opened.module is self.env.source:
             return ()
         return ((opened, "the region of this operation"), *((call, CALLED) for call in self.calls))
+
+    def asked(self, tensor: Tensor) -> Site | None:
+        """The call that hands a tensor to a function of another module, which does nothing to its dtype."""
+        call = self.calls[-1] if self.calls else None
+        if call is None or call.module is self.env.source or self.scope.is_method or tensor.decided >= len(self.calls):
+            return None
+        return call
 
     @property
     def operands(self) -> tuple[Value, ...]:

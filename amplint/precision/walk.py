@@ -123,7 +123,6 @@ class Walk(Objects):
         self.budget = _BUDGET
         #: results of functions by what they were given, so that none is walked twice for the same
         self.results: dict[Any, tuple[Value, Frame]] = {}
-        self.calls: tuple[Site, ...] = ()
 
     def facts(self) -> tuple[Fact, ...]:
         env, program = self.env, self.env.program
@@ -167,7 +166,7 @@ class Walk(Objects):
         if key in self.results:
             result, kept = self.results[key]
             self._keep(func, kept, caller)
-            return result
+            return _handed_back(result, len(self.calls))
         env = self.env
         self._enter(func.env)
         frame = self._frame(func, positional, keywords)
@@ -199,7 +198,7 @@ class Walk(Objects):
         result = _held(yielded, len(saved)) if manages else returned
         self.results[key] = result, kept
         self._keep(func, kept, caller)
-        return result
+        return _handed_back(result, len(self.calls))
 
     def _frame(self, func: Own, positional: tuple[Value, ...], keywords: dict[str, Value]) -> Frame:
         """What a function's parameters are."""
@@ -825,6 +824,13 @@ def _elements(value: Value) -> tuple[Value, ...]:
         listed = made[0] if made and value.last in _LISTS_OF_LAYERS and isinstance(made[0], Items) else None
         return made if listed is None else listed.values
     return value.values if isinstance(value, Items) else ()
+
+
+def _handed_back(value: Value, depth: int) -> Value:
+    """A result as the caller sees it, for whom its dtype was decided by the call."""
+    if isinstance(value, Items):
+        return Items(tuple(_handed_back(each, depth) for each in value.values))
+    return replace(value, decided=depth) if isinstance(value, Tensor) and value.decided > depth else value
 
 
 def _each(value: Value) -> tuple[Value, ...]:
