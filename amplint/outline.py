@@ -126,9 +126,14 @@ class Outline:
     @cached_property
     def answerable(self) -> frozenset[str]:
         """The definitions in which something can be wrong that shows only from their callers, or that call one."""
-        told = self._closed({*self._with(ANSWERABLE), *self.computing})
+        told = self._closed({*self.protocol, *self.computing})
         # `mul = Mul.apply`
         return told | {name for name, value in self.assignments.items() if not told.isdisjoint(words_in(value))}
+
+    @cached_property
+    def protocol(self) -> frozenset[str]:
+        """The definitions in which something of the protocol happens, or that call one."""
+        return self._with(ANSWERABLE)
 
     @cached_property
     def casting(self) -> frozenset[str]:
@@ -175,7 +180,7 @@ class Outline:
     def _find_told(self, name: str) -> frozenset[str]:
         parts = {part.name: part for part in self.definitions.get(name, ()) if part.name}
         told = {method for method, part in parts.items() if ANSWERABLE.search(part.text)}
-        told |= {method for method, part in parts.items() if not (self.answerable - {name}).isdisjoint(part.words)}
+        told |= {method for method, part in parts.items() if not (self.protocol - {name}).isdisjoint(part.words)}
         while more := {m for m, part in parts.items() if m not in told and not told.isdisjoint(part.words)}:
             told |= more
         return frozenset(told)
