@@ -952,6 +952,40 @@ def main(loader):
         scaler.step(optimizer)
         scaler.update()
 """,
+    "a base class that a variable of a third module holds": """
+== bases.py
+from torch import nn
+
+Base = nn.Module if True else object
+== nets.py
+from bases import Base
+
+Kind = Base
+if not Kind:
+    Kind = object
+
+
+class Net(Kind):
+    def forward(self, x):
+        return (x @ x + 1e-9).log()  # expect: AMP404
+== train.py
+import torch
+
+from nets import Net
+
+
+def main(loader):
+    net = Net().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = net.inner(x).mean() + net(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
 }
 
 

@@ -501,7 +501,7 @@ class Walk(Objects):
         dotted = self.names.of(expr, self.stack[-1])
         if len(dotted) == 1:
             return Library(next(iter(dotted)))
-        found = self.globals[self.env].get(expr.id)
+        found = self.globals.get(self.env, {}).get(expr.id)
         if found is not None:
             return found
         scope = self.env.program.body.children.get(expr.id)
