@@ -185,6 +185,12 @@ class Outline:
             told |= more
         return frozenset(told)
 
+    def is_bound_once(self, name: str) -> bool:
+        """Whether a variable of the module is assigned in one place, and no function says that it is global."""
+        word = re.escape(name.encode())
+        bound = re.findall(rb"^[ \t]*%b[ \t]*(?::[^=\n]{0,80})?[-+*/|]?=(?!=)" % word, self.text, re.MULTILINE)
+        return len(bound) == 1 and not re.search(rb"\bglobal\b[^\n]{0,200}\b%b\b" % word, self.text)
+
     def has_forward(self, name: str) -> bool:
         """Whether a definition is a class of networks, or of layers."""
         return any(part.name == "forward" for part in self.definitions.get(name, ()))

@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Confidence, Severity
 from amplint.needles import ENABLES, REGION_OR_TRAINING
 from amplint.optable import NO_FLOAT
-from amplint.precision import VIEWS, Fact, Number, Tensor, facts_of, is_unsupported
+from amplint.precision import MORE, VIEWS, Fact, Number, Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _computes(fact: Fact) -> bool:
         and name not in VIEWS
         and name not in _EXACT
         and name not in _OF_CONTAINERS
-        and "dtype" not in fact.keywords
+        and fact.keywords.keys().isdisjoint(("dtype", MORE))
         and not is_unsupported(fact)
     )
 

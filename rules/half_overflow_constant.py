@@ -13,7 +13,7 @@ from amplint.finding import Severity
 from amplint.layout import is_plain_path
 from amplint.names import names_of
 from amplint.needles import ENABLES, HALVES, REGION_OR_TRAINING
-from amplint.precision import Fact, Number, Tensor, Value, dtype_name, facts_of
+from amplint.precision import MORE, Fact, Number, Tensor, Value, dtype_name, facts_of
 from amplint.program import Name
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
@@ -181,8 +181,8 @@ def _meeting(fact: Fact) -> tuple[Value, Value]:
         return None, None
     operands = [fact.receiver, *fact.arguments] if isinstance(fact.receiver, Tensor) else list(fact.arguments)
     name = fact.operation.rpartition(".")[2]
-    if name == "full_like" and "dtype" in fact.keywords:
-        dtype = dtype_name(fact.keywords["dtype"])
+    if name == "full_like" and not fact.keywords.keys().isdisjoint(("dtype", MORE)):
+        dtype = dtype_name(fact.keywords.get("dtype"))
         return (Tensor(dtype), operands[-1]) if dtype is not None else (None, None)
     if name == "full" and len(fact.arguments) > 1 and dtype_name(fact.keywords.get("dtype")) is not None:
         return Tensor(str(dtype_name(fact.keywords["dtype"]))), fact.arguments[1]

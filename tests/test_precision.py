@@ -76,6 +76,11 @@ CASES = [
         id="decorated-forward",
     ),
     pytest.param(inside("x.abs()"), None, id="method-of-something-unknown"),
+    pytest.param(inside("x @ w", 'torch.autocast("cuda", **s)'), None, id="region-with-options"),
+    pytest.param(inside("y.to(**s)"), None, id="cast-with-options"),
+    pytest.param(inside("y.to(*s)"), None, id="cast-with-arguments"),
+    pytest.param(inside("torch.clone(torch.sigmoid(y, **s))"), None, id="function-with-options"),
+    pytest.param(inside("F.linear(y, w, **s)"), ("float16", True), id="product-with-options"),
     pytest.param(inside("net.scale * y"), ("float16", False), id="called-like-a-number"),
     pytest.param(inside("net.gamma * y"), None, id="perhaps-a-weight"),
     pytest.param(inside("nn.Parameter(torch.ones(2)) * y"), ("float32", True), id="weight"),
@@ -148,6 +153,15 @@ CASES = [
         'def f(x):\n    with torch.autocast("cuda"):\n        torch.abs(A()(x))\n',
         ("float16", True),
         id="appended-layers",
+    ),
+    pytest.param(
+        "class A(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.inner = nn.Linear(2, 2)\n\n"
+        "    def forward(self, x):\n        return self.inner(x)\n\n\n"
+        "def f(x, other):\n    a = A()\n    a.inner = other\n"
+        '    with torch.autocast("cuda"):\n        torch.abs(a(x))\n',
+        ("float16", False),
+        id="layer-that-is-set-from-outside",
     ),
     pytest.param(
         "class A:\n    @staticmethod\n    def product(x):\n        return x @ x\n\n\n"

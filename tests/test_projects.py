@@ -986,6 +986,47 @@ def main(loader):
         scaler.step(optimizer)
         scaler.update()
 """,
+    "constants of another module that depend on something": """
+== const.py
+import os
+
+FAR = -1e9
+if os.environ.get("HALF"):
+    FAR = -1e4
+
+EPS: float = 1e-9
+
+
+def careful():
+    global EPS
+    EPS = 1e-4
+== net.py
+from torch import nn
+
+from const import EPS, FAR
+
+
+class Net(nn.Module):
+    def forward(self, x, mask):
+        return ((x @ x).masked_fill(mask, FAR) + EPS).log()
+== train.py
+import torch
+
+from net import Net
+
+
+def main(loader):
+    net = Net().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, mask in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = net(x, mask).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+""",
 }
 
 

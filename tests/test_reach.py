@@ -356,3 +356,68 @@ def test_the_order_of_helpers_is_what_their_caller_tells(lab: Laboratory) -> Non
             helpers.finish(self.gs, self.opt)
     """
     assert [event for event in events(lab, source, "clip") if event.state.kind == "S" or event.before]
+
+
+ONE_OF_SEVERAL = """
+import torch
+
+def epoch(model, batches, optimizers, scaler, limit):
+    for batch in batches:
+        for turn in ["generator", "discriminator"]:
+            with torch.autocast("cuda", enabled=scaler is not None):
+                made = model(turn == "generator", **batch)
+                loss, index = made["loss"], made.get("index")
+                if index is not None and not isinstance(index, int):
+                    if index.dim() == 1:
+                        index = index[0].item()
+                    else:
+                        index = index.item()
+            if scaler is None:
+                loss.backward()
+            else:
+                scaler.scale(loss).backward()
+                for number, optimizer in enumerate(optimizers):
+                    if index is not None and number != index:
+                        continue
+                    scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+            for number, optimizer in enumerate(optimizers):
+                if index is not None and number != index:
+                    continue
+                if scaler is None:
+                    optimizer.step()
+                else:
+                    scaler.step(optimizer)
+            if scaler is not None:
+                scaler.update()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+"""
+
+
+def test_joined_paths_keep_what_they_decided_alike(lab: Laboratory) -> None:
+    """Whichever of its values an index has, the loops over it choose the same optimizers."""
+    found = {event.stage for event in events(lab, ONE_OF_SEVERAL, "step")}
+    assert found
+    assert "ready" not in found
+
+
+NUMBERS = """
+import torch
+
+class Stats:
+    def __init__(self):
+        self.seen = {}
+
+    def add(self, name, value):
+        self.seen[name].append(value)
+
+    def report(self):
+        for name, values in self.seen.items():
+            values.append(0.0)
+"""
+
+
+def test_a_list_that_is_only_filled_holds_nothing_that_is_called(lab: Laboratory) -> None:
+    env = lab.unit(NUMBERS).env
+    assert env.called_in_turn == frozenset()

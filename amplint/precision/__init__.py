@@ -9,10 +9,11 @@ network computed it in a 16-bit region: most networks end in a matrix product.
 
 from amplint.precision.dtypes import VIEWS, is_unsupported
 from amplint.precision.guesses import like_network
-from amplint.precision.values import Fact, Library, Number, Opened, Own, Tensor, Unknown, Value, dtype_name
+from amplint.precision.values import MORE, Fact, Library, Number, Opened, Own, Tensor, Unknown, Value, dtype_name
 from amplint.precision.walk import facts_of
 
 __all__ = [
+    "MORE",
     "VIEWS",
     "Fact",
     "Library",

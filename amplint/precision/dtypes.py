@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from amplint import optable
 from amplint.precision.guesses import like_device, like_number
 from amplint.precision.values import (
+    MORE,
     NOTHING,
     DtypeOf,
     Fact,
@@ -196,6 +197,9 @@ class Dtypes:
         if "dtype" in keywords:
             dtype = dtype_name(keywords["dtype"])
             return self.tensor(dtype, True) if dtype is not None else NOTHING
+        if MORE in keywords and plain not in optable.LOWER:
+            # a dtype may be among them
+            return NOTHING
         if name in optable.FACTORIES:
             return (
                 self.tensor("float32", True)
@@ -249,6 +253,8 @@ class Dtypes:
         if name == "type_as":
             other = positional[0] if positional else NOTHING
             return self.tensor(other.dtype, other.sure) if isinstance(other, Tensor) else NOTHING
+        if MORE in keywords:
+            return NOTHING
         if any(
             isinstance(v, Library) and v.dotted.removeprefix("torch.") in _INTEGERS
             for v in (*positional, *keywords.values())

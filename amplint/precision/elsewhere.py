@@ -55,12 +55,14 @@ class Elsewhere:
         home = self._project.definition(file, name)
         if home is not None:
             assigned = self._project.outline(home[0]).assignments.get(home[1])
-            return self._assigned(home[0], assigned) if assigned is not None else Distant(*home)
+            return self._assigned(*home, assigned) if assigned is not None else Distant(*home)
         for inner in self._project.candidates(file, name, 1) if file.name == "__init__.py" else ():
             return Module(inner)
         return None
 
-    def _assigned(self, file: Path, text: bytes) -> Value:
+    def _assigned(self, file: Path, name: str, text: bytes) -> Value:
+        if not self._project.outline(file).is_bound_once(name):
+            return NOTHING
         applied = _APPLY.fullmatch(text.strip())
         if applied is not None and applied[1].decode() in self._project.outline(file).definitions:
             return Distant(file, applied[1].decode(), attribute="apply")

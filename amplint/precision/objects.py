@@ -108,6 +108,11 @@ class Objects(Dtypes, ABC):
         del self.found[mark:]
         return self.attributes.setdefault(holder, {})
 
+    def forget(self, holder: Own, name: str) -> None:
+        """An attribute is set from outside; from then on it may be anything."""
+        unknown = Unknown(("attr", holder.scope.qualname, name))
+        self.attributes[holder] = {**self._attributes(holder), name: unknown}
+
     def _constants(self, cls: Own) -> Frame:
         """The variables of a class."""
         return {

@@ -182,6 +182,8 @@ class Managed:
 
 
 NOTHING = Unknown()
+#: the keyword that stands for arguments which nobody knows, of `*args` and `**kwargs`
+MORE = "**"
 Value = Any
 Frame = dict[str, Value]
 

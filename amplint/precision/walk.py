@@ -17,6 +17,7 @@ from amplint.precision.guesses import CASTING_NAME, CASTING_WORDS, OF_ITSELF, li
 from amplint.precision.objects import Objects
 from amplint.precision.values import (
     LARGEST,
+    MORE,
     NOTHING,
     Answer,
     Bases,
@@ -94,8 +95,6 @@ _LISTS_OF_LAYERS = frozenset({"ModuleList", "Sequential"})
 #: different networks of one list that are walked in turn
 _MAX_NETWORKS = 6
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-#: the keyword that stands for arguments which nobody knows
-MORE = "**"
 
 
 def facts_of(env: ModuleEnv, target: str) -> tuple[Fact, ...]:
@@ -380,7 +379,7 @@ class Walk(Objects):
             left, right = (self.value(part, frame) for part in test.args)
             if isinstance(left, BytesOf) and isinstance(right, Number):
                 size = _BYTES.get(left.tensor.dtype)
-                return None if size is None else (size == right.value) == (test.op == "==")
+                return None if size is None else (size == right.value) == (test.op in ("==", "is"))
             seen = dtype_name(left) if isinstance(left, DtypeOf) else None
             asked = [dtype_name(v) for v in (right.values if isinstance(right, Items) else (right,))]
             if seen is None or None in asked:
@@ -450,6 +449,9 @@ class Walk(Objects):
             path = path_of(target)
             if path:
                 frame[path] = value
+            holder = self.value(target.base, frame)
+            if isinstance(holder, Own) and holder.made is not None and holder not in self.holders:
+                self.forget(holder, target.name)
         elif isinstance(target, Item):
             base = self.value(target.base, frame)
             if node is not None:
@@ -580,8 +582,6 @@ class Walk(Objects):
         if op in ("or", "and"):
             return joined(args)
         return Tensor("other") if any(isinstance(a, Tensor) for a in args) else NOTHING
-
-    # --- dtypes of results -----------------------------------------------------------------------
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -752,9 +752,8 @@ class Walk(Objects):
         if name in ("item", "size", "dim", "numel", "tolist", "numpy"):
             return Number() if name == "item" else NOTHING
         if name.startswith("new_"):
-            return (
-                NOTHING if "dtype" in keywords or not isinstance(base, Tensor) else self.tensor(base.dtype, base.sure)
-            )
+            other = "dtype" in keywords or MORE in keywords or not isinstance(base, Tensor)
+            return NOTHING if other else self.tensor(base.dtype, base.sure)
         if name in VIEWS or name in IN_PLACE:
             return base
         return self.function(name, [base, *positional], keywords)
@@ -768,6 +767,8 @@ class Walk(Objects):
         elif isinstance(given.get("device_type"), Text):
             device = given["device_type"].value.partition(":")[0]
         dtype: str | None
+        if MORE in given:
+            return Opened("autocast", dtype_name(given.get("dtype")), None, None, device)
         if "dtype" in given:
             dtype = dtype_name(given["dtype"])
         else:

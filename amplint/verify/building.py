@@ -292,22 +292,16 @@ def _class_driver(
     assert unit.cls is not None
     members = [u for u in project.units.values() if u.cls == unit.cls]
     own = {u.key for u in members}
-    roots = []
-    for member in members:
-        if member.name == "__init__" or any(
-            isinstance(d, ast.Name) and d.id in ("property", "staticmethod", "classmethod")
-            for d in member.node.decorator_list
-        ):
-            continue
-        if (
-            (member.key == unit.key and not (callers[member.key] & own))
-            or (member.key in events and not (callers[member.key] & own))
-            or (re.search(r"\.state_dict\(|torch\.save", ast.unparse(member.node)) and not (callers[member.key] & own))
-        ):
-            roots.append(member)
+    # what outsiders can call
+    entries = [m for m in members if m.name != "__init__" and not _is_bound_otherwise(m) and not callers[m.key] & own]
+    roots = [
+        m
+        for m in entries
+        if m.key == unit.key or m.key in events or re.search(r"\.state_dict\(|torch\.save", ast.unparse(m.node))
+    ]
     if not roots and unit.name == "__init__":
-        # what is made there is used by the methods that others call
-        roots = [m for m in members if not m.name.startswith("__") and not (callers[m.key] & own)]
+        # what is made there shows in the methods that use it
+        roots = [m for m in entries if not m.name.startswith("__")]
     if not roots:
         roots = [unit]
     saving = [
@@ -332,6 +326,12 @@ def _class_driver(
         loops=any(_loops(r.node) for r in training),
         tail=[r.name for r in saving if training],
     )
+
+
+def _is_bound_otherwise(unit: Unit) -> bool:
+    """Whether a method is no plain one: a property, or bound to its class or to nothing."""
+    kinds = ("property", "staticmethod", "classmethod")
+    return any(isinstance(d, ast.Name) and d.id in kinds for d in unit.node.decorator_list)
 
 
 def _order(text: str) -> int:

@@ -432,7 +432,7 @@ class Members(Callables):
         if name not in CASTS:
             self.see_halves([tensor, *values, *named.values()])
         half_before = (
-            tensor.detach().double().clone()
+            tensor.detach().clone()
             if self.run.learn and name.endswith("_") and tensor.dtype in (torch.float16, torch.bfloat16)
             else None
         )
@@ -463,9 +463,7 @@ class Members(Callables):
             self._refused(error, [tensor, *values])
             return self.mixed(name, [tensor, *args], keywords)
         if half_before is not None:
-            self.moves.append(
-                (float((tensor.detach().double() - half_before).abs().max()), float(half_before.abs().max()))
-            )
+            self.note_move(half_before, tensor)
         return self._checked(name, result, [tensor, *values], named)
 
     def _argument(self, value: object) -> Any:

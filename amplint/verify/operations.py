@@ -587,14 +587,6 @@ class Operations(Surroundings):
 
         return tuple(usable(part, False) for part in key) if isinstance(key, tuple) else usable(key, True)
 
-    def watch_average(self, old: object, new: object) -> None:
-        """Note how far a 16-bit tensor of a dict moves where another one takes its place."""
-        if self.run.learn and isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape == new.shape:
-            if old.dtype in (torch.float16, torch.bfloat16):
-                before = old.detach().double()
-                moved = float((new.detach().double() - before).abs().max()) if before.numel() else 0.0
-                self.moves.append((moved, float(before.abs().max()) if before.numel() else 0.0))
-
     def set_item(self, value: object, key: object, new: object) -> None:
         if isinstance(value, Unknown):
             if value.bound is None and isinstance(key, PLAIN):
@@ -604,7 +596,10 @@ class Operations(Surroundings):
             if len(value) > MAX_ITEMS:
                 raise BudgetSpent
             name = key if isinstance(key, PLAIN) else id(key)
-            self.watch_average(value.get(name), new)
+            old = value.get(name)
+            if self.run.learn and isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape == new.shape:
+                if old.dtype in (torch.float16, torch.bfloat16):
+                    self.note_move(old, new)
             value[name] = new
         elif isinstance(value, list) and isinstance(key, int | slice):
             self.guarded(lambda: value.__setitem__(key, new))  # type: ignore[index]

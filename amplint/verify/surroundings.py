@@ -490,6 +490,12 @@ class Surroundings:
         assert isinstance(found, Tensor)
         return found
 
+    def note_move(self, before: Tensor, after: Tensor) -> None:
+        """Write down how far a 16-bit average moved, and how large it was."""
+        if before.numel():
+            was, now = before.detach().double(), after.detach().double()
+            self.moves.append((float((now - was).abs().max()), float(was.abs().max())))
+
     def number(self, unknown: Unknown) -> float | int:
         """The number that an unknown stands for, guessed by its name and written down."""
         given = self.plan.numbers.get(unknown.name)
