@@ -33,7 +33,14 @@ def falls_out(site: Site, readings: AbstractSet[int]) -> bool:
     says which element is the largest; `readings` are the ids of all nodes that read one. A divisor may be a variable of
     its function: `norm = g.norm()`, `g / (norm + 1e-12)`."""
     top = _quotient(site.module, site.node, readings)
-    if top is None or _is_test(site.module, top):
+    return (top is not None and _is_test(site.module, top)) or is_divided(site, readings)
+
+
+def is_divided(site: Site, readings: AbstractSet[int]) -> bool:
+    """Whether what a reading gives, or a call in which one happens, is a divisor or is divided by another reading:
+    `norm(head) / norm(body)`, with variables in between or not."""
+    top = _quotient(site.module, site.node, readings)
+    if top is None:
         return True
     holder = site.module.parent(top)
     if not isinstance(holder, cst.Assign) or len(holder.targets) != 1:
@@ -42,10 +49,18 @@ def falls_out(site: Site, readings: AbstractSet[int]) -> bool:
     if not isinstance(target, cst.Name) or function is None:
         return False
     uses = [use for use in _uses(function, target.value) if use is not target]
-    divided = [_quotient(site.module, use, frozenset()) is None for use in uses]
+    held = frozenset(id(use) for name in _holding(function, readings) for use in _uses(function, name))
+    divided = [_quotient(site.module, use, held) is None for use in uses]
     return any(divided) and all(
         divides or _is_test(site.module, use) for use, divides in zip(uses, divided, strict=True)
     )
+
+
+def _holding(function: cst.CSTNode, readings: AbstractSet[int]) -> Iterator[str]:
+    """The variables of a function that are bound to what was computed from a reading."""
+    for node in _inside(function):
+        if isinstance(node, cst.Assign) and any(id(inner) in readings for inner in _inside(node.value)):
+            yield from (t.target.value for t in node.targets if isinstance(t.target, cst.Name))
 
 
 def _quotient(module: SourceModule, node: cst.CSTNode, readings: AbstractSet[int]) -> cst.CSTNode | None:

@@ -289,6 +289,7 @@ def _by_flags_alone(event: Event) -> bool:
                 return False
             if isinstance(leaf, Result) and not isinstance(leaf.callee, Ext) and not _is_flag(leaf):
                 return False
-            if isinstance(leaf, Sym) and leaf.parts[0] == "raised":
+            if isinstance(leaf, Sym) and leaf.parts[0] in ("raised", "index", "counter"):
+                # where a loop is, nobody sets: `if epoch == 0` is met before anything else
                 return False
     return True

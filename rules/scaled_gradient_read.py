@@ -21,7 +21,7 @@ from amplint.layout import (
 )
 from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import consumed_scaled, remembers_unscale
-from amplint.quotients import falls_out
+from amplint.quotients import falls_out, is_divided
 from amplint.rule import READ_IN_HELPER, Change, Fault, FixPlan, Rule, Site
 from amplint.values import NONE, Const, Grad, Value, computed_from_gradients
 
@@ -125,7 +125,8 @@ class ScaledGradientRead(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         measuring = _measuring(unit)
-        readings = {id(event.site.node) for _, _, event in unit.events("grad_read")}
+        reads = (event for _, _, event in unit.events("grad_read"))
+        readings = {id(site.node) for event in reads for site in (event.site, *event.calls)}
         for trace, position, event in unit.events("grad_read", "grad_write", "clip"):
             harm = _harm(event)
             if harm is None or _undone(trace, event) or event.site.identity in measuring:
@@ -135,7 +136,9 @@ class ScaledGradientRead(Rule):
                 continue
             gradients, consumer = met
             assert gradients.last is not None
-            if event.kind == "grad_read" and falls_out(event.site, readings):
+            if event.kind == "grad_read" and (
+                falls_out(event.site, readings) or any(is_divided(call, readings) for call in event.calls)
+            ):
                 continue
             if remembers_unscale(unit, event.site):
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amplint import library
 from amplint.rule import Site
 from amplint.values import (
     NONE,
@@ -110,15 +111,21 @@ class Containers:
         if isinstance(value, DictV):
             return [pair.items[1] for pair in state.heap.get((value, "#items"), ())]
         if isinstance(value, Instance):
-            return [held for (holder, _), held in state.heap.items() if holder is value and isinstance(held, Value)]
+            return self._held(value, state)
         if isinstance(value, OpV) and value.op in ("ite", "or", "and"):
             return [a for a in value.args[1 if value.op == "ite" else 0 :] if isinstance(a, Value)]
         if isinstance(value, Result):
-            return [a for a in value.args if isinstance(a, Value)]
+            given = [a for a in value.args if isinstance(a, Value)]
+            return given + self._held(value, state) if is_namespace(value) else given
         if isinstance(value, AttrOf) and _is_record(value.base):
             # whichever of its fields it is
             return self.parts_of(value.base, state)
         return []
+
+    @staticmethod
+    def _held(value: Value, state: Machine) -> list[Value]:
+        """What the attributes of an object hold."""
+        return [held for (holder, _), held in state.heap.items() if holder is value and isinstance(held, Value)]
 
     def contents(self, value: Value, state: Machine) -> list[Value]:
         """Everything that a container holds, nested containers flattened."""
@@ -146,6 +153,12 @@ class Containers:
         if isinstance(value, DictV):
             return bool(state.heap.get((value, "#open")))
         return isinstance(value, (Sym, Result, ItemOf, AttrOf)) and not self.parts_of(value, state)
+
+
+def is_namespace(value: Value) -> bool:
+    """Whether a value is an object of attributes alone, such as a `SimpleNamespace`."""
+    callee = value.callee if isinstance(value, Result) else None
+    return isinstance(callee, Ext) and library.role(callee.dotted) == "namespace"
 
 
 def _is_record(value: Value) -> bool:

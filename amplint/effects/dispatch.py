@@ -15,6 +15,7 @@ from amplint.effects.losses import Losses, hands_on_gradients
 from amplint.effects.modules import Modules
 from amplint.effects.optimizers import Optimizers
 from amplint.effects.owners import Owners
+from amplint.effects.records import Records
 from amplint.effects.saving import Saving
 from amplint.effects.scaling import Scaling
 from amplint.effects.unknown import Unknown
@@ -89,6 +90,7 @@ class Effects:
         self.containers = Containers(self)
         self.builtins = Builtins(self)
         self.frameworks = Frameworks(self)
+        self.records = Records(self)
         self.saving = Saving(self)
         self.owners = Owners(self)
         self.unknown = Unknown(self)
@@ -127,6 +129,7 @@ class Effects:
             "bce": self.losses.bce,
             "same_value": self.builtins.same_value,
             "cast": self.builtins.typing_cast,
+            "namespace": self.records.namespace,
         }
 
     def call(
@@ -149,6 +152,10 @@ class Effects:
             if found is not None:
                 owner, scope = found
                 return self.x.calls.invoke(Func(owner.env, scope, owner.parts[2], callee), pos, kw, site, state, stmt)
+        if isinstance(callee, Result):
+            made = self.records.named_tuple(callee, pos, kw, state)
+            if made is not None:
+                return [(state, made, None)]
         if isinstance(callee, Context) and callee.kind == "autocast":
             # `autocast(...)(function)`: a decorated function, of which nothing is known
             return [(state, Result(callee, tuple(pos), state.loops), None)]

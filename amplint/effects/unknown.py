@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from amplint import library
+from amplint.effects.containers import is_namespace
 from amplint.program import Handler, Jump
 from amplint.rule import Site
 from amplint.states import (
@@ -224,7 +225,7 @@ class Unknown:
                     and held is not value
                 ):
                     self._lose(held, state, depth + 1)
-        elif isinstance(value, (Sequence, ListV, DictV, Many)):
+        elif isinstance(value, (Sequence, ListV, DictV, Many)) or is_namespace(value):
             for part in self.effects.containers.contents(value, state):
                 self._lose(part, state, depth + 1)
         elif isinstance(value, (Sym, AttrOf, ItemOf)):

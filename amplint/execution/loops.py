@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from amplint import guards
@@ -101,6 +102,8 @@ class Loops:
                         between += [s for s, _ in ends if _boundaries(s, stmt, outer) == met]
                     self._sort(stmt, ends, items, outer, following, finished, done)
                 live = self._merge_gathered(following, stmt)
+            if known is not None and count == len(known):
+                live = [pair for pair in live if not _found_none(known, pair[0])] or live
             if known is None and stmt.kind == "for" and count > 1:
                 live = self._next_boundary(stmt, sequence, live, between, outer, needed, finished, done)
             for after, items in live:
@@ -470,6 +473,18 @@ def _is_named(element: Value) -> bool:
     """Whether an element of a sequence is a name, or comes with one."""
     first = element.items[0] if isinstance(element, Sequence) and element.items else element
     return isinstance(first, Const) and isinstance(first.value, str)
+
+
+def _found_none(elements: tuple[Value, ...], state: Machine) -> bool:
+    """Whether a path has compared one value with the number or the name of every element, and it was none of them:
+    who looks for one of a few means one that is there."""
+    keys = [e.items[0] if isinstance(e, Sequence) and e.items else e for e in elements]
+    if len(keys) < 2 or not all(isinstance(key, Const) for key in keys):
+        return False
+    refused = Counter(
+        atom[1] for atom, outcome in state.assume.items() if atom[0] == "eq" and not outcome and atom[2] in keys
+    )
+    return len(keys) in refused.values()
 
 
 def _was_last(stmt: Loop, index: int, state: Machine) -> bool:
