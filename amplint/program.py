@@ -271,6 +271,11 @@ class Param:
     kind: Literal["plain", "keyword", "*", "**"] = "plain"
 
 
+#: statements of a function that only computes something from its arguments, and the builtins that it may call
+MAX_FORMULA = 12
+_COUNTING = frozenset({"len", "int", "bool", "min", "max", "abs"})
+
+
 @dataclass(slots=True, eq=False)
 class Scope:
     """A module body, a function (a lambda too) or a class body.
@@ -299,6 +304,7 @@ class Scope:
     #: every name and attribute that occurs in the source of this scope, nested scopes included
     words: frozenset[str] = frozenset()
     _statements: tuple[Stmt, ...] | None = field(default=None, init=False, repr=False)
+    _is_formula: bool | None = field(default=None, init=False, repr=False)
     #: attributes of `self` that a method binds, for classes: attribute -> methods that bind it
     bound_attributes: dict[str, list[str]] = field(default_factory=dict)
     #: names that a class body annotates, in order: the fields of a dataclass or a named tuple
@@ -315,6 +321,20 @@ class Scope:
     def is_method(self) -> bool:
         return self.kind == "function" and self.parent is not None and self.parent.kind == "class"
 
+    @property
+    def is_formula(self) -> bool:
+        """Whether a function only computes a number or an answer from its arguments: `return (i + 1) % n == 0`."""
+        if self._is_formula is None:
+            self._is_formula = (
+                self.kind == "function"
+                and not self.decorators
+                and not self.is_generator
+                and len(self.statements) <= MAX_FORMULA
+                and all(map(_computes, self.statements))
+                and any(isinstance(s, Jump) and isinstance(s.value, (Op, Name)) for s in self.statements)
+            )
+        return self._is_formula
+
 
 @dataclass(slots=True, eq=False)
 class Program:
@@ -322,6 +342,15 @@ class Program:
 
     body: Scope
     scopes: tuple[Scope, ...]
+
+
+def _computes(stmt: Stmt) -> bool:
+    """Whether a statement is one of a formula."""
+    if isinstance(stmt, Assign):
+        return isinstance(stmt.target, Name)
+    if isinstance(stmt, Call):
+        return isinstance(stmt.func, Name) and stmt.func.id in _COUNTING
+    return isinstance(stmt, Branch) or (isinstance(stmt, Jump) and stmt.kind == "return")
 
 
 def blocks(stmt: Stmt) -> Iterator[list[Stmt]]:

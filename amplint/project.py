@@ -20,6 +20,7 @@ from amplint.program import (
     Attr,
     Branch,
     Call,
+    Expr,
     Import,
     Loop,
     Name,
@@ -49,6 +50,8 @@ _ROOT_MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg", ".hg")
 TRAINING_WORDS = re.compile(r"scaler|autocast|^backward$|optimizer|clip_grad|zero_grad", re.IGNORECASE)
 _SCHEDULER_CLASS = re.compile(r"lr_scheduler\.[A-Z]\w+$|(^|\.)[A-Z]\w*(LR|Scheduler|WarmRestarts|OnPlateau)$")
 _SCHEDULERS = re.compile(r"(^|[._])(lr_?)?sched(uler)?s?$", re.IGNORECASE)
+#: modules that hold others
+_HOLDERS = ("ModuleDict", "ModuleList")
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
@@ -240,15 +243,22 @@ class ModuleEnv:
 
     @cached_property
     def kept_losses(self) -> frozenset[str]:
-        """The same for an `nn.BCELoss`, which autocast refuses on cuda."""
-        return self._kept("BCELoss")
+        """The same for an `nn.BCELoss`, or an object of a class derived from it, which autocast refuses on cuda."""
+        derived = (s.name for s in self.program.scopes if any(path_of(b).endswith("BCELoss") for b in s.bases))
+        return self._kept("BCELoss").union(*map(self._kept, derived))
 
     def _kept(self, constructor: str) -> frozenset[str]:
         found: set[str] = set()
         for scope in self.program.scopes:
             if constructor not in scope.words:
                 continue
-            made = {s.result for s in scope.statements if isinstance(s, Call) and path_of(s.func).endswith(constructor)}
+            made: set[str] = set()
+            for stmt in scope.statements:
+                if isinstance(stmt, Call) and (
+                    path_of(stmt.func).endswith(constructor)
+                    or (path_of(stmt.func).endswith(_HOLDERS) and any(made & _names_in(a.value) for a in stmt.args))
+                ):
+                    made.add(stmt.result)
             for stmt in scope.statements:
                 if isinstance(stmt, Assign) and any(isinstance(e, Name) and e.id in made for e in parts_of(stmt.value)):
                     found.add(path_of(stmt.target).rpartition(".")[2])
@@ -324,6 +334,10 @@ class ModuleEnv:
                 }
             merged[scope] = {**outer, **own[scope]}
         return merged
+
+
+def _names_in(expr: Expr) -> set[str]:
+    return {part.id for part in parts_of(expr) if isinstance(part, Name)}
 
 
 def _objects_of(call: Call) -> Iterator[str]:

@@ -210,7 +210,7 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
         return True
     if may_be_event(name) or name in env.wrapper_names or name in env.event_aliases:
         return True
-    if name in env.kept_losses:
+    if (call_name(stmt.func.base) if isinstance(stmt.func, Item) else name) in env.kept_losses:
         return True
     if name in _WEIGHT_CHANGES and not scope.words.isdisjoint({"parameters", "named_parameters"}):
         return True

@@ -13,7 +13,7 @@ from amplint.needles import SCALER_HERE
 from amplint.protocol import derived_from_grad
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.source import children
-from amplint.values import OpV, Result, Value, sources_of
+from amplint.values import AttrOf, Const, Ext, OpV, Result, Sequence, Value, sources_of
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -202,15 +202,42 @@ def _holds(value: Value, part: Value, depth: int) -> bool:
     return any(_holds(v, part, depth + 1) for v in inner if isinstance(v, Value))
 
 
+#: functions whose value does not grow with what they are given
+_BENDS = frozenset(
+    "log log2 log10 log1p exp expm1 square sqrt rsqrt pow reciprocal tanh sigmoid softplus logsigmoid sin cos clamp "
+    "clamp_max clamp_min clip logaddexp".split()
+)
+_ZERO = frozenset({0, 0.0})
+
+
 def _nonlinear(value: Value) -> bool:
-    """Whether a scaled loss is raised to a power or multiplied by itself."""
-    if not isinstance(value, OpV) or not value.taint.scales or value.taint.inverse:
+    """Whether a scaled loss is raised to a power, multiplied by itself, or given to a function that is not linear."""
+    if not value.taint.scales or value.taint.inverse:
+        return False
+    if isinstance(value, Result):
+        return _bends(value)
+    if not isinstance(value, OpV):
         return False
     if value.op == "**":
         return True
     if value.op == "*" and all(arg.taint.scales for arg in value.args):
         return True
     return any(_nonlinear(arg) for arg in value.args)
+
+
+def _bends(value: Result) -> bool:
+    """Whether a call is `scaled.log()`, `torch.log(scaled)` or the like."""
+    if isinstance(value.callee, AttrOf):
+        name, operand, rest = value.callee.name, value.callee.base, value.args
+    elif isinstance(value.callee, Ext) and value.callee.dotted.startswith("torch.") and value.args:
+        name, operand, rest = value.callee.dotted.rpartition(".")[2], value.args[0], value.args[1:]
+    else:
+        return False
+    if name not in _BENDS or not operand.taint.scales:
+        return False
+    bounds = [part for arg in rest for part in (arg.items[1:] if isinstance(arg, Sequence) else (arg,))]
+    # a bound of zero is the same at every scale
+    return not bounds or not all(isinstance(bound, Const) and bound.value in _ZERO for bound in bounds)
 
 
 def _fix(event: Event, plain: Event) -> FixPlan | None:

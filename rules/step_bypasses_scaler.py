@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from amplint.effects.owners import within
@@ -15,7 +16,7 @@ from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, so
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
-    from amplint.states import Event
+    from amplint.states import Event, Gradients
     from amplint.traces import Trace
 
 
@@ -119,8 +120,10 @@ class StepBypassesScaler(Rule):
                 message = "the optimizer is stepped a second time, past the scaler"
                 steps = [(first.site, "stepped through the scaler here")]
                 scaler = first.scaler
-            elif gradients.kind in ("S", "U", "L", "M") and not gradients.maybe and gradients.last is not None:
+            elif gradients.kind in ("S", "U", "L", "M") and gradients.last is not None:
                 scaler = gradients.scaler
+                if gradients.maybe and not _is_only_step(trace, position, gradients):
+                    continue
                 by_hand = _divided_by_scale(trace, gradients.last, event)
                 if by_hand and (scaler is None or _update(trace, position, scaler) is None):
                     continue
@@ -189,6 +192,16 @@ def _divided_by_scale(trace: Trace, backward: Event, step: Event) -> bool:
     changed = [e for e in between if e.kind == "grad_write" and step.optimizer in e.before]
     inverse = any(isinstance(a, Value) and a.taint.inverse for e in changed for a in e.details["arguments"])
     return bool(changed) and (inverse or any(e.kind == "get_scale" for e in between))
+
+
+def _is_only_step(trace: Trace, position: int, gradients: Gradients) -> bool:
+    """Whether the scaler is updated behind a step without a step of its own since the backward: whichever optimizers
+    the backward reached, they are stepped past it."""
+    if gradients.kind != "S" or gradients.scaler is None or gradients.last is None:
+        return False
+    earlier = takewhile(lambda e: e is not gradients.last, reversed(trace.events[:position]))
+    checked = any(e.kind in ("step", "unscale_") for e in earlier)
+    return not checked and _update(trace, position, gradients.scaler) is not None
 
 
 def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:

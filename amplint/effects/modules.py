@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amplint import guards, library
 from amplint.machine import FRESH_BOOK
-from amplint.program import Call
+from amplint.program import Branch, Call, Region
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -17,6 +17,7 @@ from amplint.values import (
     AttrOf,
     Class,
     Const,
+    DictV,
     Ext,
     Func,
     Instance,
@@ -54,6 +55,9 @@ class Modules:
             *((children,) if children and callee.dotted in library.CONTAINERS else ()),
         )
         self.x.sites.setdefault(net, site)
+        for pair in state.heap.get((pos[0], "#items"), ()) if pos and isinstance(pos[0], DictV) else ():
+            # a `ModuleDict`
+            state.heap[(net, ("item", pair.items[0]))] = pair.items[1]
         self.x.record("construct_module", site, state, details={"module": net})
         dtype = self.dtype(kw.get("dtype"))
         if dtype in ("float16", "bfloat16"):
@@ -114,6 +118,8 @@ class Modules:
         is_module = self.x.classes.is_module_class(callee.cls, state)
         if found is None and is_module:
             self.forward(callee, site, state)
+            if self._is_bce(callee.cls, state):
+                self.x.record("bce", site, state)
             found = self.x.classes.method(callee.cls, "forward", state)
             if found is not None and not found[0].env.deals_with_training(found[1]):
                 found = None
@@ -125,6 +131,15 @@ class Modules:
                 return [(s, self._owned(v, callee, pos, s), signal) for s, v, signal in outcomes]
             return outcomes
         return self.effects.unknown.unknown(callee, pos, kw, site, state)
+
+    def _is_bce(self, cls: Class, state: Machine) -> bool:
+        """Whether an object is an `nn.BCELoss` of the project's own, which does what that does, under no condition."""
+        if not any(base.endswith(".BCELoss") for base in self.x.classes.lineage(cls, state)[1]):
+            return False
+        found = self.x.classes.method(cls, "forward", state)
+        return found is None or (
+            "super" in found[1].words and not any(isinstance(s, (Branch, Region)) for s in found[1].statements)
+        )
 
     def _owned(self, value: Value, owner: Value, pos: list[Value], state: Machine) -> Value:
         if isinstance(value, (Const, Scaler, Optimizer)):

@@ -122,7 +122,11 @@ class Calls:
                 return self.x.effects.wrapped.call(role, name, positional, keywords, site, state, stmt)
         if isinstance(callee, Func):
             scope = callee.scope
-            telling = scope in callee.env.relevant or _restores(scope, (*positional, *keywords.values()))
+            telling = (
+                scope in callee.env.relevant
+                or _restores(scope, (*positional, *keywords.values()))
+                or scope.is_formula
+            )
             if telling:
                 decided = self.x.idleness.decided_for(callee, positional, keywords, state)
                 # whoever calls it depends on the same

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from amplint import library
 from amplint.execution.transplants import transplant, transplanted
 from amplint.machine import Machine
 from amplint.program import (
@@ -108,7 +109,10 @@ class Classes:
 
     def is_module_class(self, cls: Class, state: Machine) -> bool:
         """Whether objects of the class are torch modules, as far as the names of its bases tell."""
-        return any(b.rpartition(".")[2].endswith(("Module", "PreTrainedModel")) for b in self.lineage(cls, state)[1])
+        return any(
+            b.endswith(("Module", "PreTrainedModel")) or library.role(b) == "module"
+            for b in self.lineage(cls, state)[1]
+        )
 
     def instance_attribute(self, base: Instance, name: str, state: Machine) -> Value:
         """An attribute of an object of the project: a method, a property, or what some method binds."""
