@@ -207,7 +207,7 @@ _BENDS = frozenset(
     "log log2 log10 log1p exp expm1 square sqrt rsqrt pow reciprocal tanh sigmoid softplus logsigmoid sin cos clamp "
     "clamp_max clamp_min clip logaddexp".split()
 )
-_ZERO = frozenset({0, 0.0})
+_ZERO = frozenset({0})
 
 
 def _nonlinear(value: Value) -> bool:

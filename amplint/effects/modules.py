@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amplint import guards, library
 from amplint.machine import FRESH_BOOK
-from amplint.program import Branch, Call, Region
+from amplint.program import Attr, Branch, Call, Region, path_of
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -118,8 +118,7 @@ class Modules:
         is_module = self.x.classes.is_module_class(callee.cls, state)
         if found is None and is_module:
             self.forward(callee, site, state)
-            if self._is_bce(callee.cls, state):
-                self.x.record("bce", site, state)
+            self._inherited_bce(callee.cls, site, state)
             found = self.x.classes.method(callee.cls, "forward", state)
             if found is not None and not found[0].env.deals_with_training(found[1]):
                 found = None
@@ -132,14 +131,24 @@ class Modules:
             return outcomes
         return self.effects.unknown.unknown(callee, pos, kw, site, state)
 
-    def _is_bce(self, cls: Class, state: Machine) -> bool:
-        """Whether an object is an `nn.BCELoss` of the project's own, which does what that does, under no condition."""
+    def _inherited_bce(self, cls: Class, site: Site, state: Machine) -> None:
+        """Record what an object that is called does if its class is an `nn.BCELoss` of the project's own."""
         if not any(base.endswith(".BCELoss") for base in self.x.classes.lineage(cls, state)[1]):
-            return False
+            return
         found = self.x.classes.method(cls, "forward", state)
-        return found is None or (
-            "super" in found[1].words and not any(isinstance(s, (Branch, Region)) for s in found[1].statements)
-        )
+        if found is None:
+            self.x.record("bce", site, state)
+            return
+        owner, scope = found
+        if any(isinstance(s, (Branch, Region)) for s in scope.statements):
+            return
+        inherited = {s.result for s in scope.statements if isinstance(s, Call) and path_of(s.func) == "super"}
+        for stmt in scope.statements:
+            if isinstance(stmt, Call) and isinstance(stmt.func, Attr) and path_of(stmt.func.base) in inherited:
+                if stmt.func.name in ("forward", "__call__"):
+                    calls, state.calls = state.calls, (*state.calls, site)
+                    self.x.record("bce", Site(owner.env.source, stmt.node), state)
+                    state.calls = calls
 
     def _owned(self, value: Value, owner: Value, pos: list[Value], state: Machine) -> Value:
         if isinstance(value, (Const, Scaler, Optimizer)):

@@ -123,9 +123,7 @@ class Calls:
         if isinstance(callee, Func):
             scope = callee.scope
             telling = (
-                scope in callee.env.relevant
-                or _restores(scope, (*positional, *keywords.values()))
-                or scope.is_formula
+                scope in callee.env.relevant or _restores(scope, (*positional, *keywords.values())) or scope.is_formula
             )
             if telling:
                 decided = self.x.idleness.decided_for(callee, positional, keywords, state)

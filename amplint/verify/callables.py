@@ -20,6 +20,7 @@ from amplint.verify.guesses import (
     SCALER,
     SCHEDULER,
     TRANSFORM,
+    snake,
 )
 from amplint.verify.objects import (
     Bound,
@@ -159,6 +160,11 @@ class Callables(Operations):
         if isinstance(function, Instance):
             native = self.native(function)
             forward = function.cls.find("forward")
+            loss = function.cls.library_loss()
+            if loss is not None:
+                if isinstance(forward, Function | Wrapped):
+                    return self.machine.call(Bound(forward, function), args, keywords)
+                return self.call_library(f"torch.nn.functional.{snake(loss)}", args, keywords)
             if isinstance(native, nn.Module):
                 if isinstance(forward, Function | Wrapped) and self.plan.interesting(function.cls):
                     return self.machine.call(Bound(forward, function), args, keywords)

@@ -27,6 +27,7 @@ from amplint.verify.guesses import (
     SCHEDULER,
     SETTINGS,
     TENSOR_DENIED,
+    snake,
 )
 from amplint.verify.objects import (
     Bound,
@@ -627,6 +628,9 @@ class Members(Callables):
                 self.construct(value.cls, receiver, list(args), dict(keywords))
 
             return Native("__init__", initialise)
+        loss = value.cls.library_loss()
+        if loss is not None and name in ("forward", "__call__"):
+            return Native(name, lambda *a, **k: self.call_library(f"torch.nn.functional.{snake(loss)}", list(a), k))
         if isinstance(receiver, Instance):
             native = self.native(receiver)
             if isinstance(native, Optimizer) and name == "step":

@@ -255,6 +255,11 @@ class UserClass:
                     return found
         return None
 
+    def library_loss(self) -> str | None:
+        """The name of the loss of `torch.nn` that the class is derived from."""
+        base = self.library_base() or ""
+        return base.rpartition(".")[2] if base.startswith("torch.nn.") and base.endswith("Loss") else None
+
 
 class Instance:
     """An object of a user's class; `native` is the stand-in for a library base, once there is one."""
