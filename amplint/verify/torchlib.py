@@ -191,6 +191,10 @@ class TorchLibrary(Members):
     def layer(self, name: str, args: list[object]) -> Any:
         """A layer or container of layers; containers keep the stand-ins they are given."""
         if name.endswith(("Sequential", "ModuleList", "ModuleDict")):
+            held = args[0] if args else None
+            if isinstance(held, dict | list) and held and all(isinstance(v, Native) for v in flat([held])):
+                # losses, which hold no weights
+                return held
             for value in flat(args):
                 if isinstance(value, Unknown) and value.bound is None:
                     self.bind(value, "model")
