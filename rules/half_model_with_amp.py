@@ -170,11 +170,26 @@ def _trained(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | No
             if theirs is not None and not unit.overlap(owners, theirs):
                 continue
             if theirs is None and not (
-                unit.overlap(owners, origin.details["value"].taint.owners) and not event.state.maybe
+                unit.overlap(owners, origin.details["value"].taint.owners)
+                and not event.state.maybe
+                and not _given_to_masters(unit, trace, event, owners)
             ):
                 continue
             return event
     return None
+
+
+def _given_to_masters(unit: Unit, trace: Trace, step: Event, owners: frozenset[Value]) -> bool:
+    """Whether gradients are put onto other tensors by hand before a step: fp32 copies, which the optimizer has."""
+    last = step.state.last
+    return any(
+        event.kind == "grad_write"
+        and event.details["operation"] == "assign"
+        and last is not None
+        and last.index < event.index < step.index
+        and not unit.overlap(owners, event.details["owners"])
+        for event in trace.events
+    )
 
 
 def _default_dtype(unit: Unit) -> Iterator[Fault]:

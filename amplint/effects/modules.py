@@ -94,7 +94,8 @@ class Modules:
                 details={"arguments": (), "keywords": {}, "callee": cls.scope.name},
             )
             return [(state, scaler, None)]
-        if "optimizer" in roles or any(b.rpartition(".")[2] == "Optimizer" and b.startswith("torch.") for b in bases):
+        is_optimizer = "optimizer" in roles or any(b.startswith("torch.") and b.endswith(".Optimizer") for b in bases)
+        if is_optimizer and not self._steps_through_scaler(cls, state):
             owners = self.effects.owners.parameter_owners(pos[0] if pos else kw.get("params", NONE), state) or None
             optimizer = Optimizer(self.effects.optimizers.new_optimizer(state), owners)
             self.x.sites.setdefault(optimizer, site)
@@ -109,6 +110,11 @@ class Modules:
             )
             return [(state, optimizer, None)]
         return self.x.calls.instantiate(cls, pos, kw, site, state, state.allocate(id(site.node)))
+
+    def _steps_through_scaler(self, cls: Class, state: Machine) -> bool:
+        """Whether the `step` of an optimizer class asks a scaler to step: its methods have to be followed."""
+        found = self.x.classes.method(cls, "step", state)
+        return found is not None and any("scaler" in word.lower() for word in found[1].words)
 
     def call_instance(
         self, callee: Instance, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine

@@ -395,8 +395,8 @@ class Surroundings:
         out: dict[int, nn.Parameter] = {}
 
         def add(item: object) -> None:
-            if isinstance(item, nn.Parameter):
-                out.setdefault(id(item), item)
+            if isinstance(item, nn.Parameter) or (isinstance(item, Tensor) and item.is_leaf and item.requires_grad):
+                out.setdefault(id(item), item)  # type: ignore[arg-type]
             elif isinstance(item, nn.Module):
                 for p in item.parameters():
                     out.setdefault(id(p), p)
