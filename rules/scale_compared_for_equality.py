@@ -172,8 +172,13 @@ def _comparison(unit: Unit, node: cst.Comparison, origins: _Origins) -> Iterator
     """`==` or `!=` between two readings of one scaler's scale, with an `update()` between them."""
     if len(node.comparisons) != 1 or not isinstance(node.comparisons[0].operator, (cst.Equal, cst.NotEqual)):
         return
-    left = origins.call(node.left, "get_scale", node)
-    right = origins.call(node.comparisons[0].comparator, "get_scale", node)
+    first, second = node.left, node.comparisons[0].comparator
+    left = origins.call(first, "get_scale", node)
+    right = origins.call(second, "get_scale", node)
+    if left is None and right is not None:
+        left = _handed_in(unit, first, right)
+    elif right is None and left is not None:
+        right = _handed_in(unit, second, left)
     if left is None or right is None or left is right or _is_only_told(unit.source, node):
         return
     for older, newer in ((left, right), (right, left)):
@@ -198,6 +203,35 @@ def _comparison(unit: Unit, node: cst.Comparison, origins: _Origins) -> Iterator
             _fix(unit.source, node, is_equal, newer is left),
         )
         return
+
+
+def _handed_in(unit: Unit, node: cst.BaseExpression, newer: cst.Call) -> cst.Call | None:
+    """The `get_scale()` whose value a parameter has, in a function of the module that asks for the scale itself."""
+    for _, _, event in unit.events("get_scale"):
+        if event.site.node is not newer or not event.calls or not isinstance(node, cst.Name):
+            continue
+        helper, call = function_of(event.site), event.calls[-1]
+        caller = function_of(call)
+        if call.module is not unit.source or caller is None or not isinstance(call.node, cst.Call):
+            continue
+        argument = _argument(call.node, helper, node.value)
+        older = _Origins(caller).call(argument, "get_scale", call.node) if argument is not None else None
+        if older is not None:
+            return older
+    return None
+
+
+def _argument(call: cst.Call, function: cst.CSTNode | None, name: str) -> cst.BaseExpression | None:
+    """What a call gives a parameter of a function, or of a method."""
+    if not isinstance(function, cst.FunctionDef) or any(arg.star for arg in call.args):
+        return None
+    names = [param.name.value for param in function.params.params]
+    if names[:1] in (["self"], ["cls"]):
+        names = names[1:]
+    for arg, expected in zip(call.args, names, strict=False):
+        if (arg.keyword.value if arg.keyword is not None else expected) == name:
+            return arg.value
+    return next((arg.value for arg in call.args if arg.keyword is not None and arg.keyword.value == name), None)
 
 
 #: calls that show something to people

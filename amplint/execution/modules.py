@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from amplint.project import ModuleEnv
 
 
+#: constants in a list or a dict of a module that are kept in mind: more are a table, and no options of a call
+MAX_SETTINGS = 8
+
+
 class Modules:
     """Other modules of the project of one executor."""
 
@@ -123,8 +127,12 @@ class Modules:
 
 
 def worth_keeping(heap: dict[Any, Any]) -> dict[Any, Any]:
-    """The part of a module's heap that says more than constants do; tables of settings can be long."""
-    return {slot: held for slot, held in heap.items() if not (isinstance(held, tuple) and all(_plain(v) for v in held))}
+    """The part of a module's heap that is not a long table of constants."""
+    return {
+        slot: held
+        for slot, held in heap.items()
+        if not (isinstance(held, tuple) and len(held) > MAX_SETTINGS and all(_plain(v) for v in held))
+    }
 
 
 def _plain(value: Any) -> bool:
