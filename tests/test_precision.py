@@ -176,6 +176,28 @@ CASES = [
         ("float32", True),
         id="network-that-a-caller-gives",
     ),
+    pytest.param(
+        inside("LAYERS['net'](x)").replace("def f", "LAYERS = {'net': nn.Linear(2, 3)}\n\n\ndef f"),
+        ("float16", True),
+        id="network-of-a-table",
+    ),
+    pytest.param(
+        inside("LAYERS['net'](x)").replace("def f", "LAYERS = {'net': nn.Linear(2, 3)}\nfill(LAYERS)\n\n\ndef f"),
+        None,
+        id="table-that-is-handed-on",
+    ),
+    pytest.param(inside("nn.ModuleDict({'a': nn.Linear(2, 3)})['a'](x)"), ("float16", True), id="module-dict"),
+    pytest.param(
+        'def f(x, w):\n    with torch.autocast("cuda"):\n        d = {"y": x @ w}\n        torch.abs(d["y"])\n',
+        ("float16", True),
+        id="result-of-a-dictionary",
+    ),
+    pytest.param(
+        'def f(x, w):\n    with torch.autocast("cuda"):\n        d = {"y": x @ w}\n        d["y"] = x\n'
+        '        torch.abs(d["y"])\n',
+        None,
+        id="dictionary-filled-anew",
+    ),
 ]
 
 

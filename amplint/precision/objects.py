@@ -12,6 +12,8 @@ from amplint.precision.values import NOTHING, Bases, Distant, Fact, Frame, Own, 
 from amplint.program import Assign, Const, Expr, Name, Op, Scope
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from amplint.project import ModuleEnv
 
 
@@ -34,8 +36,16 @@ class Objects(Dtypes, ABC):
         """What an expression stands for."""
 
     @abstractmethod
-    def run(self, func: Own, positional: tuple[Value, ...], keywords: dict[str, Value]) -> Value:
-        """Walk a function with these arguments; its result."""
+    def run(
+        self,
+        func: Own,
+        positional: tuple[Value, ...],
+        keywords: dict[str, Value],
+        call: cst.CSTNode | None = None,
+        caller: Frame | None = None,
+    ) -> Value:
+        """Walk a function with these arguments; its result. A method that is called on `self` leaves what it sets in
+        the frame of its caller."""
 
     def member(self, holder: Own, name: str) -> Value:
         """An attribute of an instance: a method, what `__init__` sets, what a class or its bases hold."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from amplint.project import ModuleEnv
 
+#: containers of layers that hand out one after the other
+_LISTS_OF_LAYERS = frozenset({"ModuleList", "Sequential"})
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
@@ -153,6 +156,17 @@ class Items:
     """A tuple or list of known values."""
 
     values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A dictionary whose keys are known strings."""
+
+    pairs: tuple[tuple[str, Any], ...]
+
+    def get(self, key: Value) -> Value:
+        """What stands under a key; nothing where that is not known."""
+        return dict(self.pairs).get(key.value, NOTHING) if isinstance(key, Text) else NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,3 +363,12 @@ def fold(op: str, left: Value, right: Value) -> Number | None:
         return Number(float(_ARITHMETIC[op](left.value, right.value)))
     except (ArithmeticError, TypeError, ValueError):
         return Number()
+
+
+def elements(value: Value) -> tuple[Value, ...]:
+    """The elements of a list, or the layers of a list of layers, as far as they are known."""
+    if isinstance(value, Library):
+        made = value.made or ()
+        listed = made[0] if made and value.last in _LISTS_OF_LAYERS and isinstance(made[0], Items) else None
+        return made if listed is None else listed.values
+    return value.values if isinstance(value, Items) else ()
