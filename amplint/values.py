@@ -387,13 +387,17 @@ class Sequence(Value):
 
 
 class Many(Value):
-    """Any number of similar elements: (element,)."""
+    """Any number of similar elements: (element,), or (element, another) where two of them were seen being made."""
 
     __slots__ = ()
 
     @property
     def element(self) -> Value:
         return self.parts[0]  # type: ignore[no-any-return]
+
+    @property
+    def another(self) -> Value | None:
+        return self.parts[1] if len(self.parts) > 1 else None
 
 
 class Spread(Many):

@@ -71,10 +71,9 @@ class Containers:
                 return Sequence(*(p.items[0] for p in pairs))
         elif pairs and state.heap.get((base, "#each")):
             # made by a comprehension: the others are like the first
-            first = pairs[0]
-            each = {"items": first, "values": first.items[1], "keys": first.items[0]}
-            if name in each:
-                return Many(each[name])
+            if name in ("items", "values", "keys"):
+                at = {"keys": 0, "values": 1}.get(name)
+                return Many(*(pair if at is None else pair.items[at] for pair in pairs[:2]))
         if name == "copy":
             made = DictV(state.allocate((id(site.node), "copy")))
             state.heap[(made, "#items")] = pairs
@@ -105,7 +104,7 @@ class Containers:
         if isinstance(value, Sequence):
             return [v for v in value.items if isinstance(v, Value)]
         if isinstance(value, Many):
-            return [value.element]
+            return list(value.parts)
         if isinstance(value, ListV):
             return list(state.heap.get((value, "#items"), ()))
         if isinstance(value, DictV):

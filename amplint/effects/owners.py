@@ -161,7 +161,7 @@ def _opaque(value: Value) -> bool:
         root: Value = value
         while isinstance(root, AttrOf):
             root = root.base
-        return isinstance(root, Result) or value.name == "*"
+        return isinstance(root, Result) or value.name.startswith("*")
     return isinstance(value, (Func, Result, ItemOf)) or (
         isinstance(value, Sym) and value.parts[0] in ("join", "returned", "global")
     )

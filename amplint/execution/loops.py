@@ -10,8 +10,10 @@ from amplint.machine import Machine, Outcome, merge
 from amplint.program import (
     Assign,
     Attr,
+    Branch,
     Call,
     Expr,
+    Jump,
     Loop,
     Name,
     Op,
@@ -32,6 +34,7 @@ from amplint.values import (
     ItemOf,
     ListV,
     Many,
+    Net,
     Optimizer,
     OpV,
     Param,
@@ -85,7 +88,7 @@ class Loops:
             finished: list[tuple[Machine, list[Value]]] = []
             start = settled.trace
             for index in range(2 if stmt.kind == "comprehension" and count == 1 and known is None else count):
-                if index == count and not any(_trained(current.trace, start) for current, _ in live):
+                if index == count and not any(self._tells_apart(stmt, state, items, start) for state, items in live):
                     break
                 following: list[tuple[Machine, list[Value]]] = []
                 between: list[Machine] = []
@@ -190,6 +193,13 @@ class Loops:
             value = Sequence(self.x.expressions.value(stmt.key, state), value)
         return [*items, value]
 
+    def _tells_apart(self, stmt: Loop, state: Machine, items: list[Value], start: Any) -> bool:
+        """Whether a comprehension is worth a second round: something is trained in it, or it makes objects, of which a
+        later loop is to meet different ones."""
+        if _trained(state.trace, start):
+            return True
+        return bool(items) and not any(isinstance(s, (Branch, Jump)) for s in walk(stmt.body)) and _is_object(items[-1])
+
     def _merge_gathered(
         self, pairs: list[tuple[Machine, list[Value]]], stmt: Loop
     ) -> list[tuple[Machine, list[Value]]]:
@@ -227,8 +237,7 @@ class Loops:
             made_list = ListV(state.allocate((id(stmt), "list")))
             state.heap[(made_list, "#items")] = tuple(items)
             return made_list
-        element = items[0] if items else Sym("element", id(stmt), state.loops)
-        return Many(element)
+        return Many(*dict.fromkeys(items[:2])) if items else Many(Sym("element", id(stmt), state.loops))
 
     def _exact(self, sequence: Value, state: Machine) -> bool:
         return self.items_of(sequence, state) is not None
@@ -331,7 +340,7 @@ class Loops:
             if rest is not None and isinstance(rest.element, Optimizer):
                 return self.nth(rest, index - len(seen), stmt, ())
         if isinstance(sequence, Many) and index:
-            return self._another(sequence.element, index, state)
+            return sequence.another or self._another(sequence.element, index, state)
         return self.nth(
             sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ()
         )
@@ -362,6 +371,8 @@ class Loops:
             return sequence.items[index]
         if isinstance(sequence, Many):
             element = sequence.element
+            if index and sequence.another is not None:
+                return sequence.another
             if isinstance(element, Optimizer):
                 return Optimizer((element.parts[0], index), *element.parts[1:])
             if isinstance(element, Scaler):
@@ -388,10 +399,10 @@ class Loops:
                 return Sequence(ItemOf(holder, "key", index, outer), ItemOf(holder, "value", index, outer))
             if name == "values":
                 return ItemOf(holder, "value", index, outer)
-            if name in ("modules", "children"):
-                return AttrOf(holder, "*")
-            if name in ("named_modules", "named_children"):
-                return Sequence(ItemOf(sequence, "name", index, outer), AttrOf(holder, "*"))
+            if name in ("modules", "children", "named_modules", "named_children"):
+                # children are apart, and modules hold one another
+                part = AttrOf(holder, f"*{index or ''}" if name.endswith("children") else "*")
+                return Sequence(ItemOf(sequence, "name", index, outer), part) if name.startswith("named") else part
             if name == "named_parameters":
                 return Sequence(ItemOf(sequence, "name", index, outer), Param(frozenset((holder,)), "each"))
         owners = self.x.effects.owners.element_owners(sequence)
@@ -467,6 +478,13 @@ class Loops:
         for after in live:
             done.extend(self.x.block(stmt.orelse, after, leaving) if stmt.orelse else [(after, None)])
         return done
+
+
+def _is_object(value: Value) -> bool:
+    """Whether an element of a comprehension may be a network, an optimizer or a scaler, or hold one."""
+    if isinstance(value, Sequence):
+        return any(map(_is_object, value.items))
+    return isinstance(value, (Optimizer, Scaler, Net, Instance, DictV, ListV, Result, AttrOf, ItemOf))
 
 
 def _is_named(element: Value) -> bool:
