@@ -11,7 +11,7 @@ import libcst as cst
 from amplint import guards
 from amplint.finding import Confidence, Severity
 from amplint.layout import function_of, same_function
-from amplint.program import Assign, Call, Loop, Name, Region, call_name, parts_of
+from amplint.program import Assign, Attr, Branch, Call, Expr, Loop, Name, Region, call_name, parts_of
 from amplint.program import Const as Literal
 from amplint.rule import Fault, Rule, Site
 from amplint.values import TRUE, AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
@@ -131,7 +131,7 @@ def _two_flags(unit: Unit) -> Iterator[Fault]:
                 continue
             condition = region.details["context"].details.enabled
             passed = _passed_apart(event.site, unit.site_of(region.details["context"]))
-            if not passed and not _independent(scaler.enabled, condition):
+            if not passed and not _independent(unit, scaler.enabled, condition):
                 continue
             yield Fault(
                 event.site,
@@ -164,12 +164,51 @@ def _float16_region(unit: Unit, trace: Trace, position: int) -> Event | None:
 _MACHINE = re.compile(r"cuda|device|gpu|cpu|available|rank", re.IGNORECASE)
 
 
-def _independent(first: Value, second: Value) -> bool:
-    """Whether two conditions are made of different flags, all of which a person sets."""
+def _independent(unit: Unit, first: Value, second: Value) -> bool:
+    """Whether two conditions are made of different flags, all of which a person sets in one place, and which no test
+    of the module relates."""
     mine, theirs = set(_leaves(first)), set(_leaves(second))
-    if not mine or not theirs or mine & theirs:
+    if not mine or not theirs:
         return False
-    return all(_is_flag(leaf) and not _MACHINE.search(guards.describe(leaf)) for leaf in mine | theirs)
+    both = mine | theirs
+    if not all(_is_flag(leaf) and not _MACHINE.search(guards.describe(leaf)) for leaf in both):
+        return False
+    if len({_holder(leaf) for leaf in both}) > 1:
+        # whoever calls both functions may give them one flag
+        return False
+    names, others = set(map(_last_name, mine)), set(map(_last_name, theirs))
+    return not names & others and not _tested_together(unit, names, others)
+
+
+def _holder(flag: Value) -> object:
+    """Where a flag comes from: the parameters of a function, the variables of a module, an object."""
+    while isinstance(flag, (AttrOf, ItemOf)):
+        flag = flag.parts[0]
+    return flag.parts[:3] if isinstance(flag, Sym) and flag.parts[0] == "param" else flag
+
+
+def _last_name(flag: Value) -> str:
+    """The name of a flag; `options["amp"]` and `options.amp` are one."""
+    if isinstance(flag, ItemOf) and isinstance(flag.parts[1], Const):
+        return str(flag.parts[1].value)
+    return str(flag.parts[-1])
+
+
+def _tested_together(unit: Unit, names: set[str], others: set[str]) -> bool:
+    """Whether a condition of the module is about flags of both kinds: `if amp and not scale: raise`."""
+    for scope in unit.env.program.scopes:
+        for stmt in scope.statements:
+            if isinstance(stmt, Branch):
+                words = {_word(part) for part in parts_of(stmt.test)}
+                if words & names and words & others:
+                    return True
+    return False
+
+
+def _word(part: Expr) -> str:
+    if isinstance(part, Attr):
+        return part.name
+    return part.id if isinstance(part, Name) else str(part.value) if isinstance(part, Literal) else ""
 
 
 def _passed_apart(scaler: Site, region: Site | None) -> bool:
