@@ -153,8 +153,8 @@ def _is_vague(value: Any) -> bool:
 
 
 def _exactly(value: Any) -> Any:
-    """What tells a value from others: unknown values count as alike."""
-    return None if type(value) in _COARSE else value
+    """What tells a value from others: unknown values count as alike, as long as the same scalers have scaled them."""
+    return (value.taint.scales or None) if type(value) in _COARSE else value
 
 
 def _loosely(value: Any) -> Any:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 from amplint.finding import Severity
-from amplint.layout import enclosing
 from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import excluded_by_flag
 from amplint.rule import Fault, Rule
@@ -107,7 +104,7 @@ class UpdateWithoutStep(Rule):
         for trace, position, event in unit.events("update"):
             if event.details["checked"] is not False or event.details["new_scale"] is not None:
                 continue
-            if _every_batch_left_out(unit, event):
+            if _all_left_out(unit, event):
                 continue
             steps = [*unit.call_steps(event)]
             last = _last_update(trace, position, event)
@@ -122,14 +119,15 @@ class UpdateWithoutStep(Rule):
             )
 
 
-def _every_batch_left_out(unit: Unit, event: Event) -> bool:
-    """Whether an update behind all loops had nothing to decide from because no batch at all came as far as its step.
+def _all_left_out(unit: Unit, event: Event) -> bool:
+    """Whether an update behind a loop, over batches or over optimizers, had nothing to decide from because nothing in
+    the loop came as far as its step.
 
-    The same update behind a loop in which one did, and under the same flags, is in order.
+    The same update behind a loop in which something did, and under the same flags, is in order.
     """
-    if any(enclosing(site, cst.For, cst.While) is not None for site in (event.site, *event.calls)):
-        return False
-    if not any(len(step.loops) > len(event.loops) for _, _, step in unit.events("step") if step.scaler is event.scaler):
+    around = [loop for loop, _ in event.loops]
+    steps = (step for _, _, step in unit.events("step") if step.scaler is event.scaler)
+    if not any([loop for loop, _ in step.loops[:-1]][: len(around)] == around and step.loops for step in steps):
         return False
     return any(
         other.site.identity == event.site.identity
