@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from amplint.finding import Severity
-from amplint.guards import linear
-from amplint.layout import block_of, enclosing
+from amplint.guards import describe, linear
+from amplint.layout import block_of, enclosing, function_of
 from amplint.needles import SCALER_HERE, SCALES
 from amplint.program import Assign, Attr
 from amplint.protocol import counts_batches
 from amplint.rule import Fault, Rule, Site
-from amplint.values import AttrOf, Const, OpV, Sym, Value
+from amplint.source import children
+from amplint.values import AttrOf, Const, Ext, OpV, Result, Sym, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -123,6 +125,8 @@ class IncompleteWindowDropped(Rule):
                 continue
             if _is_endless(guard) or not any(_starts_anew(unit, atom, backward) for atom in atoms):
                 continue
+            if not all(_is_boundary(atom, backward) for atom in atoms) or _cuts_to_windows(guard, atoms):
+                continue
             yield Fault(
                 guard,
                 "the last window of an epoch is not stepped when it is shorter than the others",
@@ -161,6 +165,53 @@ def _starts_anew(unit: Unit, atom: Any, backward: Event) -> bool:
         return False
     counted = [_attribute(value) for value in _terms(atom)]
     return not all(counted) or not _reset_attributes(unit).isdisjoint(counted)
+
+
+def _is_boundary(atom: Any, backward: Event) -> bool:
+    """Whether a condition counts the batches of its own loop, and neither goes on from epoch to epoch (`i + n * epoch`)
+    nor asks for the last batch (`i == len(loader) - 1`)."""
+    around = {loop for loop, _ in backward.loops[:-1]}
+    terms = list(_terms(atom))
+    counting = any(_attribute(t) or (isinstance(t, Sym) and t.parts[0] in ("index", "counter")) for t in terms)
+    return counting and not any(
+        isinstance(term, OpV)
+        or (isinstance(term, Result) and isinstance(term.callee, Ext) and term.callee.dotted == "len")
+        or (isinstance(term, Sym) and term.parts[0] == "index" and term.parts[1] in around)
+        for term in terms
+    )
+
+
+def _cuts_to_windows(guard: Site, atoms: list[Any]) -> bool:
+    """Whether the guard says something else beside the boundary, the loop is left at one, its data have no end, or
+    their number is made a multiple of the window: `range(steps * window)`, `assert len(loader) % window == 0`."""
+    module, node, function = guard.module, guard.node, function_of(guard)
+    loop = enclosing(guard, cst.For, cst.While)
+    assert isinstance(node, cst.If)
+    if _leaves(node):
+        if _holds(node.test, cst.BooleanOperation):
+            return True
+    elif _holds(node.test, cst.Or) or any(_holds(statement, cst.Break, cst.Return) for statement in node.body.body):
+        return True
+    header = module.rough_text(loop.iter) if isinstance(loop, cst.For) else ""
+    if _ENDLESS.search(header):
+        return True
+    text = module.rough_text(function) if function is not None else module.text
+    for atom in atoms:
+        window = re.escape(describe(atom[2])) if atom[0] == "mod" else ""
+        if window and (
+            re.search(rf"\*\s*{window}\b|\b{window}\s*\*", header)
+            or re.search(rf"len\([^()]*\)\s*%\s*{window}\b|//\s*{window}\s*\)*\s*\*\s*{window}\b", text)
+        ):
+            return True
+    return False
+
+
+#: iterables that begin again where their data end
+_ENDLESS = re.compile(r"cycle\(|infinite|endless|forever|repeat", re.IGNORECASE)
+
+
+def _holds(node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> bool:
+    return isinstance(node, kinds) or any(_holds(child, *kinds) for child in children(node))
 
 
 def _terms(atom: Any) -> Iterator[Value]:
@@ -226,7 +277,7 @@ def _guard(step: Event, backward: Event) -> Site | None:
         loop = enclosing(site, cst.For, cst.While)
         node = enclosing(site, cst.If, cst.For, cst.While, cst.FunctionDef)
         if isinstance(node, cst.If):
-            return Site(site.module, node)
+            return Site(site.module, _outermost(node, site, backward))
         held = block_of(site)
         if held is not None and loop is not None:
             block, position = held
@@ -236,6 +287,16 @@ def _guard(step: Event, backward: Event) -> Site | None:
         if loop is not None and any(_is_inside(inner, site, loop) for inner in (backward.site, *backward.calls)):
             return None
     return None
+
+
+def _outermost(node: cst.If, site: Site, backward: Event) -> cst.If:
+    """The condition around others that does not hold the backward as well."""
+    while True:
+        around = enclosing(Site(site.module, node), cst.If, cst.For, cst.While, cst.FunctionDef)
+        passed = (backward.site, *backward.calls)
+        if not isinstance(around, cst.If) or any(_is_inside(inner, site, around) for inner in passed):
+            return node
+        node = around
 
 
 def _is_inside(inner: Site, outer: Site, loop: cst.CSTNode) -> bool:

@@ -66,6 +66,8 @@ _SELF_RETURNING = frozenset(
     "to cuda cpu train eval requires_grad_ xpu npu mlu hpu float double half bfloat16 type contiguous "
     "share_memory to_empty".split()
 )
+#: attributes that are parameters, which a cast copies and leaves as they are
+_PARAMETERS = re.compile(r"(?:^|_)(?:weights?|bias|param(?:eter)?s?)$")
 _TENSOR_KEYWORDS = frozenset({"gradient", "retain_graph", "create_graph", "inputs"})
 #: methods of loggers, which show a gradient to a person
 _SHOWS = re.compile(r"histogram|scalar|^log(_|$)")
@@ -285,7 +287,8 @@ class Effects:
             return [(state, NONE, None)]
         if name in ("half", "bfloat16", "float", "double", "to", "type"):
             dtype = self.modules.cast_dtype(name, pos, kw)
-            if dtype is not None:
+            is_copied = isinstance(base, AttrOf) and _PARAMETERS.search(base.name)
+            if dtype is not None and not is_copied:
                 self.modules.cast(base, dtype, name, site, state)
         if name == "requires_grad_" and (not pos or pos[0] is FALSE):
             flag = pos[0] if pos else kw.get("requires_grad", TRUE)
