@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import libcst as cst
 from amplint.finding import Confidence, Severity
 from amplint.needles import ENABLES, REGION_OR_TRAINING
 from amplint.optable import NO_FLOAT
-from amplint.precision import MORE, VIEWS, Fact, Number, Tensor, facts_of, is_unsupported
+from amplint.precision import MORE, VIEWS, Fact, Number, Own, Tensor, facts_of, is_unsupported
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
 
 #: methods of dicts, lists and records of tensors, which a tensor does not have
 _OF_CONTAINERS = frozenset("items keys values get pop copy update setdefault append extend to_tuple _asdict".split())
-#: what moves or compares numbers and computes none: a cast behind it loses nothing
+#: what moves, bounds or compares numbers and computes none: a cast behind it loses nothing
 _EXACT = frozenset(
     "cat concat stack hstack vstack where masked_fill masked_select max min amax amin argmax argmin topk sort argsort "
     "gather index_select take flip roll repeat tile isfinite isnan isinf is_tensor new_zeros new_ones new_full "
-    "zeros_like ones_like full_like empty_like".split()
+    "zeros_like ones_like full_like empty_like copy_ clamp clamp_ clip nan_to_num nan_to_num_ relu relu_ abs neg sign "
+    "maximum minimum save result_type".split()
 )
+#: the functions and modules of torch that compute; others communicate, write, or call what they are given
+_COMPUTING = re.compile(r"torch\.(?:(?:nn\.(?:functional\.|modules\.\w+\.)?|linalg\.|fft\.|special\.)?\w+)$")
+#: functions whose result is fp32 as soon as one operand is
+_PROMOTING = frozenset("add sub subtract mul multiply div divide true_divide pow rsub lerp addcmul addcdiv".split())
 
 
 class Fp32IslandWithoutCast(Rule):
@@ -169,8 +175,16 @@ def _computes(fact: Fact) -> bool:
             isinstance(v, Tensor) and v.dtype in ("float32", "float64") for v in fact.arguments
         )
     name = fact.operation.rpartition(".")[2]
+    operands = [fact.receiver, *fact.arguments] if isinstance(fact.receiver, Tensor) else fact.arguments
+    if name in _PROMOTING and any(
+        not isinstance(v, (Number, Tensor)) or (isinstance(v, Tensor) and v.dtype in ("float32", "float64"))
+        for v in operands
+    ):
+        return False
     return (
         fact.kind == "call"
+        and (_COMPUTING.match(fact.operation) is not None or "." not in fact.operation)
+        and not any(isinstance(v, Own) for v in fact.arguments)
         and name not in NO_FLOAT
         and name not in VIEWS
         and name not in _EXACT

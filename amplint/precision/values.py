@@ -294,14 +294,18 @@ def is_harmless(value: Value) -> bool:
 
 def dtype_name(value: Value) -> str | None:
     """ "float16", "bfloat16", "float32" or "float64" where a value is that dtype, None where it is not known to be."""
-    if isinstance(value, Library):
-        if value.dotted in library.FLOAT16:
+    name = value.dotted if isinstance(value, Library) else ""
+    if isinstance(value, Text) and value.value.startswith("torch."):
+        # `x.type("torch.cuda.FloatTensor")`
+        name = value.value.replace(".cuda.", ".")
+    if name:
+        if name in library.FLOAT16:
             return "float16"
-        if value.dotted in library.BFLOAT16:
+        if name in library.BFLOAT16:
             return "bfloat16"
-        if value.dotted in ("torch.float64", "torch.double"):
+        if name in ("torch.float64", "torch.double"):
             return "float64"
-        return "float32" if value.dotted in library.FLOAT32 else None
+        return "float32" if name in library.FLOAT32 else None
     if isinstance(value, DtypeOf) and isinstance(value.tensor, Tensor):
         return value.tensor.dtype
     return None

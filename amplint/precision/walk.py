@@ -395,7 +395,7 @@ class Walk(Expressions):
                 self.forget(holder, target.name)
         elif isinstance(target, Item):
             base = self.value(target.base, frame)
-            if isinstance(base, Table) and path_of(target.base) in frame:
+            if isinstance(base, (Table, Items)) and path_of(target.base) in frame:
                 frame[path_of(target.base)] = NOTHING
             if node is not None:
                 self.note("setitem", "=", base, (value,), {}, node)
