@@ -36,6 +36,7 @@ _EXACT: dict[str, str] = {
     "torch.inference_mode": "no_grad",
     "torch.autograd.no_grad": "no_grad",
     "torch.autograd.inference_mode": "no_grad",
+    "torch.is_autocast_enabled": "autocast_enabled",
     "torch.enable_grad": "enable_grad",
     "torch.autograd.enable_grad": "enable_grad",
     "torch.autograd.backward": "autograd_backward",

@@ -154,13 +154,14 @@ class SourceModule:
         return self.text[self._offset(code_range.start) : self._offset(code_range.end)]
 
     def rough_text(self, node: cst.CSTNode) -> str:
-        """What a node says, for a look at its words: with its parentheses, without the indentation and the comments
-        around it. Unlike `segment` it needs no positions, which are there for findings alone."""
+        """What a node says, for a look at its words: with its parentheses, without the indentation around it and
+        without comments. Unlike `segment` it needs no positions, which are there for findings alone."""
         if isinstance(node, cst.SimpleStatementLine):
             return "; ".join(map(self.rough_text, node.body))
         if isinstance(node, cst.BaseCompoundStatement):
             node = node.with_changes(leading_lines=())
-        return self.tree.code_for_node(node)
+        text = self.tree.code_for_node(node)
+        return _TOKENS.sub(lambda token: "" if token[0][0] == "#" else token[0], text) if "#" in text else text
 
     def offset(self, line: int, column: int) -> int:
         """The index in `text` of a 1-based line and column of `text`."""

@@ -12,7 +12,7 @@ from amplint.finding import Severity
 from amplint.guards import describe
 from amplint.layout import class_of, function_of, is_plain_path, receiver_text, text_before
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
-from amplint.values import DictV, ItemOf, Optimizer, Scaler, Scheduler, StateOf, Value
+from amplint.values import DictV, Func, ItemOf, Optimizer, Result, Scaler, Scheduler, StateOf, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
@@ -159,7 +159,7 @@ class CheckpointWithoutScaler(Rule):
             )
 
 
-_STATE_OF_SCALER = re.compile(r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(")
+_STATE_OF_SCALER = re.compile(r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(|\[['\"]\w*scalers?['\"]\]")
 
 
 def _asks_beside(site: Site) -> bool:
@@ -184,7 +184,10 @@ def _asks_for_scaler_state(event: Event) -> bool:
 
 
 def _may_be_saved_unseen(unit: Unit) -> bool:
-    """Whether the text asks a scaler for its state in a place that no trace leads to."""
+    """Whether the text asks a scaler for its state in a place that no trace leads to, or where torch asks for more than
+    a module's weights."""
+    if "def get_extra_state" in unit.env.code and unit.mentions_scaler_state():
+        return True
     return unit.mentions_scaler_state() and not any(
         _asks_for_scaler_state(event) for _, _, event in unit.events("state_dict", "save")
     )
@@ -207,7 +210,7 @@ def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
         return None
     states = [v.of for v in event.details["contents"] if isinstance(v, StateOf)]
     states += [v for v in event.details["contents"] if isinstance(v, (Optimizer, Scheduler))]
-    if any(isinstance(of, Scaler) for of in states):
+    if any(isinstance(of, Scaler) or _is_handed_out(of) for of in states):
         return None
     for of in states:
         optimizer = of.optimizer if isinstance(of, Scheduler) else of
@@ -217,6 +220,18 @@ def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
             # one of all the optimizers that there are
             return next(iter(driven.values()))
     return None
+
+
+def _is_handed_out(of: Value) -> bool:
+    """Whether a state is that of one of the objects that a method hands out, which may be scalers."""
+    holder = of.parts[0] if isinstance(of, ItemOf) else None
+    return (
+        isinstance(holder, Result) and isinstance(holder.callee, Func) and not _OTHERS.search(holder.callee.scope.name)
+    )
+
+
+#: what a method is called that hands out other objects than scalers
+_OTHERS = re.compile(r"model|net|optim|sched|module|ema", re.IGNORECASE)
 
 
 def _entries(trace: Trace, position: int, save: Event) -> Iterator[tuple[Site, str]]:

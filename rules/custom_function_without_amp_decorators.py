@@ -161,7 +161,8 @@ class CustomFunctionWithoutAmpDecorators(Rule):
     def _judged(unit: Unit, env: ModuleEnv, scope: Scope, applied: list[Fact]) -> Iterator[Fault]:
         names = names_of(env)
         forward, backward = scope.children.get("forward"), scope.children.get("backward")
-        if forward is None or backward is None or not _is_function(names, scope):
+        if forward is None or backward is None or not _is_function(names, scope) or scope.decorators:
+            # a decorator of the class may decorate its methods
             return
         wears = (_decorated(names, forward, "custom_fwd", env), _decorated(names, backward, "custom_bwd", env))
         if all(wears) or not (_multiplies(names, forward) or _multiplies(names, backward)):
@@ -221,7 +222,7 @@ def _puts_on(module: ModuleEnv, helper: str, name: str) -> bool:
         return True
     if any(s.name == helper and name in s.words for s in module.program.scopes if s.kind == "function"):
         return True
-    if re.search(rf"^{re.escape(helper)}\b[^\n]*\b{name}\b", module.source.text, re.MULTILINE):
+    if re.search(rf"^{re.escape(helper)}\b[^\n]*\b{name}\b", module.code, re.MULTILINE):
         return True
     for file, other in homes:
         outline = module.project.outline(file)

@@ -178,15 +178,16 @@ def _region_of_loss(unit: Unit, trace: Trace, position: int, backward: Event) ->
 
 
 def _scaled_by_hand(trace: Trace, backward: Event, step: Event) -> bool:
-    """Whether the loss is multiplied by a factor that the gradients are divided by before their step."""
+    """Whether the loss is multiplied by a factor that the gradients are divided by before their step. The factor may
+    stand in the model, out of sight; whoever divides all gradients has multiplied before."""
     value = backward.details["value"]
-    return (
-        isinstance(value, OpV)
-        and value.op == "*"
-        and any(
-            e.kind == "grad_write" and backward.index < e.index < step.index and step.optimizer in e.before
-            for e in trace.events
-        )
+    is_multiplied = isinstance(value, OpV) and value.op == "*"
+    return any(
+        e.kind == "grad_write"
+        and backward.index < e.index < step.index
+        and step.optimizer in e.before
+        and (is_multiplied or e.details["operation"] in ("div_", "mul_"))
+        for e in trace.events
     )
 
 

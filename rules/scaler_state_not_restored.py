@@ -170,7 +170,9 @@ def _saved_with_optimizer(unit: Unit) -> Event | None:
 
 
 #: a scaler that is loaded in any of the ways to write it, also where amplint does not get to
-_LOADS_SCALER = re.compile(r"(scaler|amp_)\w*(\(\))?(\[[^\]]*\])?\.load_state_dict\(", re.IGNORECASE)
+_LOADS_SCALER = re.compile(
+    r"(scaler|amp_)\w*(\(\))?(\[[^\]]*\])?\.load_state_dict\(|\.load_state_dict\b(?!\s*\()", re.IGNORECASE
+)
 
 
 #: the name of something that is loaded and is no scaler
@@ -186,7 +188,7 @@ def _may_be_loaded(unit: Unit) -> bool:
         if isinstance(of, (ItemOf, Result)) or (isinstance(of, Sym) and of.parts[0] == "join"):
             if not _OTHERS.search(receiver_text(event.site)):
                 return True
-    return any(_LOADS_SCALER.search(env.source.text) for env in (unit.env, *unit.executor.entered))
+    return any(_LOADS_SCALER.search(env.code) for env in (unit.env, *unit.executor.entered))
 
 
 def _replaced(unit: Unit, trace: Trace, position: int) -> Iterator[Fault]:

@@ -82,6 +82,16 @@ class Contexts:
             return [(state, pos[0], None)]
         return [(state, Context(kind, state.allocate(id(site.node)), None), None)]
 
+    def is_enabled(
+        self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
+    ) -> list[CallOutcome]:
+        """`torch.is_autocast_enabled()` in a region that is seen; what is open around an entry is not known."""
+        region = next((r for r in reversed(state.regions) if r.context.kind == "autocast"), None)
+        asked = pos[0] if pos else kw.get("device_type")
+        if region is None or (asked is not None and asked is not region.context.details.device):
+            return [(state, Result(callee, tuple(pos), state.loops), None)]
+        return [(state, region.context.details.enabled, None)]
+
     def apex(
         self, callee: Ext, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine, stmt: Call | None
     ) -> list[CallOutcome]:

@@ -103,6 +103,7 @@ class Effects:
             "sharded_scaler": self.scaling.scaler,
             "autocast": self.contexts.autocast,
             "device_autocast": self.contexts.autocast,
+            "autocast_enabled": self.contexts.is_enabled,
             "null_context": self.contexts.plain_context,
             "no_grad": self.contexts.plain_context,
             "enable_grad": self.contexts.plain_context,

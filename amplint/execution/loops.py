@@ -269,8 +269,15 @@ class Loops:
                 return inner[::-1] if inner is not None else None
             if name == "zip":
                 columns = [self.items_of(a, state) for a in value.args if isinstance(a, Value)]
-                if columns and all(c is not None for c in columns):
-                    return tuple(Sequence(*row) for row in zip(*columns, strict=False))
+                lengths = [len(column) for column in columns if column is not None]
+                # what is not known has as many elements as what is
+                whole = [
+                    column if column is not None else [self.nth(given, i, None, ()) for i in range(max(lengths))]
+                    for given, column in zip(value.args, columns, strict=False)
+                    if lengths
+                ]
+                if whole:
+                    return tuple(Sequence(*row) for row in zip(*whole, strict=False))
             if name == "enumerate":
                 inner = self.items_of(value.args[0], state)
                 if inner is not None:
