@@ -155,7 +155,7 @@ def _binding(module: SourceModule, scope: Scope, assignment: ImportAssignment) -
     root = _bound_name(statement, alias)
     rivals = _rivals(scope, assignment, root)
     binding = Binding(statement, alias, root, bool(rivals) or _conditional(module, statement))
-    if any(_is_new(rival) for rival in rivals):
+    if any(_is_new(rival) for rival in rivals) or (rivals and _is_fallback(module, statement)):
         return None
     for access in assignment.references:
         node, dotted = _chain(module, access.node, root)
@@ -176,6 +176,32 @@ def _is_gated(module: SourceModule, node: cst.CSTNode) -> bool:
         if isinstance(parent, cst.ExceptHandler):
             return True
         if isinstance(parent, (cst.If, cst.IfExp)) and at is not parent.test and _asks_what_torch_has(module, parent):
+            return True
+        if isinstance(parent, cst.BooleanOperation) and at is parent.right and "getattr" in module.segment(parent.left):
+            return True
+        if isinstance(parent, cst.IndentedBlock) and _is_left_to_old(module, parent, at):
+            return True
+        at, parent = parent, module.parent(parent)
+    return False
+
+
+def _is_left_to_old(module: SourceModule, block: cst.IndentedBlock, statement: cst.CSTNode) -> bool:
+    """Whether a new torch has left a block before a statement: `if TORCH >= (2, 4): return ...`."""
+    for earlier in block.body[: [*block.body].index(statement)] if statement in block.body else ():  # type: ignore[arg-type]
+        if isinstance(earlier, cst.If) and earlier.orelse is None and _asks_what_torch_has(module, earlier):
+            last = earlier.body.body[-1]
+            if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], (cst.Return, cst.Raise)):
+                return True
+    return False
+
+
+def _is_fallback(module: SourceModule, statement: cst.CSTNode) -> bool:
+    """Whether an import stands where the new module was tried before, or was asked for."""
+    at, parent = statement, module.parent(statement)
+    while parent is not None and not isinstance(parent, (cst.FunctionDef, cst.ClassDef)):
+        if isinstance(parent, (cst.Try, cst.TryStar)) and at is not parent.body:
+            return re.search(r"torch\.amp\b|torch import amp\b", module.rough_text(parent.body)) is not None
+        if isinstance(parent, cst.If) and at is not parent.test and _asks_what_torch_has(module, parent):
             return True
         at, parent = parent, module.parent(parent)
     return False
@@ -201,7 +227,9 @@ def _bound_name(statement: cst.Import | cst.ImportFrom, alias: cst.ImportAlias) 
 
 
 def _asks_what_torch_has(module: SourceModule, branch: cst.If | cst.IfExp) -> bool:
-    return bool(re.search(r"version|hasattr", module.segment(branch.test), re.IGNORECASE))
+    return bool(
+        re.search(r"version|hasattr|^torch\w*\s*[<>]|[<>]=?\s*\(\d", module.segment(branch.test), re.IGNORECASE)
+    )
 
 
 def _rivals(scope: Scope, assignment: ImportAssignment, root: str) -> list[BaseAssignment]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from amplint.finding import Severity
+from amplint.layout import argument_text, function_of, is_plain_path
 from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import same_round
 from amplint.rule import Fault, Rule
-from amplint.values import AttrOf, Const, Ext, Net, OpV, Result, Scaler, Sequence, Value
+from amplint.values import AttrOf, Const, Ext, Net, Optimizer, OpV, Result, Scaler, Sequence, Value
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
+    from amplint.states import Event
+    from amplint.traces import Trace
 
 
 class AccumulatedLossNotAveraged(Rule):
@@ -110,7 +114,11 @@ class AccumulatedLossNotAveraged(Rule):
             if any(e.kind == "grad_write" for e in between):
                 continue
             losses = [e.details["value"] for e in (first, *between) if e.kind == "backward"]
-            if not all(_is_mean(value) for value in losses):
+            theirs = step.optimizer.owners if isinstance(step.optimizer, Optimizer) else None
+            if theirs and not all(unit.overlap(theirs, value.taint.owners) for value in losses):
+                # each of several trainers backpropagates a loss of its own
+                continue
+            if not all(_is_mean(unit, value) for value in losses) or _divided_in_place(trace, last):
                 continue
             yield Fault(
                 last.site,
@@ -121,12 +129,22 @@ class AccumulatedLossNotAveraged(Rule):
             )
 
 
-def _is_mean(value: Value) -> bool:
+def _divided_in_place(trace: Trace, backward: Event) -> bool:
+    """Whether the loss is changed under its own name before it is scaled: `loss.div_(window)`."""
+    scale = next((e for e in reversed(trace.events) if e.kind == "scale" and e.index < backward.index), None)
+    function = function_of(scale.site) if scale is not None else None
+    name = argument_text(scale.site) if scale is not None else ""
+    if function is None or scale is None or not is_plain_path(name):
+        return False
+    return re.search(rf"\b{re.escape(name)}\.(?:div|mul)_\(", scale.site.module.rough_text(function)) is not None
+
+
+def _is_mean(unit: Unit, value: Value) -> bool:
     """Whether a backpropagated value is a loss averaged over its own batch, scaled and otherwise unchanged."""
     while isinstance(value, Result) and isinstance(value.callee, AttrOf) and isinstance(value.callee.base, Scaler):
         value = value.args[0]
     if isinstance(value, OpV) and value.op in ("+", "neg"):
-        return all(_is_mean(arg) for arg in value.args)
+        return all(_is_mean(unit, arg) for arg in value.args)
     if not isinstance(value, Result) or _reduction(value.args) != "mean":
         return False
     callee = value.callee
@@ -137,9 +155,10 @@ def _is_mean(value: Value) -> bool:
         return name == "torch.mean" or (
             name.startswith("torch.nn.functional.") and ("loss" in name or "entropy" in name)
         )
-    return (
-        isinstance(callee, Net) and callee.constructor.startswith("torch.nn.") and callee.constructor.endswith("Loss")
-    )
+    if not isinstance(callee, Net) or not re.fullmatch(r"torch\.nn\..*Loss", callee.constructor):
+        return False
+    made = unit.site_of(callee)
+    return made is None or not re.search(r"\breduction\s*=\s*(?!['\"]mean)", made.module.rough_text(made.node))
 
 
 def _reduction(arguments: tuple[Value, ...]) -> str:

@@ -165,9 +165,11 @@ def _paced_by(schedule: Event, step: Event) -> bool:
 
 
 def _asks(schedule: Event, step: Event) -> bool:
-    """Whether a condition on something computed, such as the scale, was decided between the step and the scheduler."""
-    decided = [atom for atom in schedule.assume if atom not in step.assume and atom[0] != "mod"]
-    return any(_is_computed(part) for atom in decided for part in atom[1:])
+    """Whether a condition on something computed, such as the scale or the length of an epoch, was decided between the
+    step and the scheduler."""
+    decided = [atom for atom in schedule.assume if atom not in step.assume]
+    parts = (part for atom in decided for part in (atom[2:] if atom[0] == "mod" else atom[1:]))
+    return any(map(_is_computed, parts))
 
 
 def _is_computed(part: Any) -> bool:
