@@ -82,6 +82,15 @@ def _is_counter(value: Value) -> bool:
     return False
 
 
+def is_certain(gradients: Gradients, optimizer: Value | None) -> bool:
+    """Whether the last backward reached an optimizer for sure, or nothing else can have since its gradients were
+    cleared: a step that is wrong with these gradients has none at all otherwise."""
+    if not gradients.maybe:
+        return True
+    before = gradients.last.before.get(optimizer) if gradients.last is not None else None
+    return before is not None and before.kind == "N" and not before.maybe
+
+
 def inside_window(unit: Unit, event: Event, optimizer: Value | None) -> bool:
     """Whether the path to an event passed a batch that is no boundary, where a step of the optimizer was left out.
 

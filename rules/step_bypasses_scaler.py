@@ -10,7 +10,7 @@ from amplint.effects.owners import within
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
 from amplint.needles import SCALER_HERE, SCALES
-from amplint.protocol import right_elsewhere, scaler_text
+from amplint.protocol import is_certain, right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, sources_of
 
@@ -122,7 +122,8 @@ class StepBypassesScaler(Rule):
                 scaler = first.scaler
             elif gradients.kind in ("S", "U", "L", "M") and gradients.last is not None:
                 scaler = gradients.scaler
-                if gradients.maybe and not _is_only_step(trace, position, gradients):
+                is_sure = gradients.kind == "S" and is_certain(gradients, event.optimizer)
+                if gradients.maybe and not is_sure and not _is_only_step(trace, position, gradients):
                     continue
                 by_hand = _divided_by_scale(trace, gradients.last, event)
                 if by_hand and (scaler is None or _update(trace, position, scaler) is None):

@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import SCALER_HERE, SCALES
-from amplint.protocol import is_asserted_absent, right_elsewhere, scaler_text
+from amplint.protocol import is_asserted_absent, is_certain, right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import TRUE, Scaler
 
@@ -150,7 +150,7 @@ def _stepped(unit: Unit, trace: Trace, position: int, backward: Event) -> Event 
             if later.kind == "zero_grad" and later.optimizer is not None:
                 break
             if later.kind in ("step", "unscale_"):
-                if not later.state.maybe and _holds(later.state, backward) and not _thrown_away(unit, trace, later):
+                if is_certain(later.state, optimizer) and _holds(later.state, backward) and not _thrown_away(unit, trace, later):
                     return later
                 break
     return None

@@ -99,7 +99,9 @@ class ZeroGradBeforeStep(Rule):
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("zero_grad"):
             for optimizer, gradients in event.before.items():
-                if gradients.kind not in ("S", "U", "L") or gradients.maybe or gradients.last is None:
+                if gradients.kind not in ("S", "U", "L") or gradients.last is None:
+                    continue
+                if gradients.maybe and (optimizer is None or not _follows_at_once(trace, position, gradients.last)):
                     continue
                 step = _emptied_step(trace, position, optimizer)
                 if step is None or step.scaler is not gradients.scaler or _used(trace, position, optimizer, gradients):
@@ -124,6 +126,14 @@ class ZeroGradBeforeStep(Rule):
                     unit.assumptions(event),
                     unit.confidence(gradients.scaler, optimizer),
                 )
+
+
+def _follows_at_once(trace: Trace, position: int, backward: Event) -> bool:
+    """Whether a clearing comes right after a backward of the same round: whatever that reached, the step that follows
+    has nothing left."""
+    event = trace.events[position]
+    between = [e for e in trace.events[:position] if e.index > backward.index]
+    return same_round(backward, event) and not any(e.kind in ("step", "opt_step") for e in between)
 
 
 def _slipped_out(unit: Unit, gradients: Gradients, clearing: Event, step: Event) -> bool:
