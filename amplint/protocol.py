@@ -143,7 +143,8 @@ def _set_by_hand(value: Value) -> bool:
     if isinstance(value, AttrOf):
         return isinstance(value.base, Instance) or _set_by_hand(value.base)
     if isinstance(value, ItemOf):
-        return isinstance(value.parts[0], Value) and _set_by_hand(value.parts[0])
+        # `options["amp"]`, and no element that a loop has come to
+        return isinstance(value.parts[0], Value) and value.parts[1] != "each" and _set_by_hand(value.parts[0])
     if isinstance(value, Result):
         # `scaler.is_enabled()`, `torch.cuda.is_available()`
         return not value.args

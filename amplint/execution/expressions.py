@@ -175,6 +175,10 @@ class Expressions:
                 return known[index.value]
         if isinstance(base, Params):
             return Param(base.owners, index)
+        if isinstance(base, Many) and base.another is not None:
+            # `parts[i]` in the rounds of `for i in range(len(parts))`
+            first = (isinstance(index, Sym) and index.parts[0] == "index") or index is Const.of(0)
+            return base.element if first else base.another
         if isinstance(base, Many):
             return self.x.loops.nth(base, index.value if isinstance(index, Const) else index, None, ())  # type: ignore[arg-type]
         return ItemOf(base, index, taint=base.taint)
