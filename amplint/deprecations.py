@@ -322,6 +322,9 @@ def _with_import(module: SourceModule, binding: Binding) -> Iterator[Change]:
     if isinstance(statement, cst.Import):
         yield Change("replace", Site(module, binding.alias.name), "torch.amp")
         movable = [binding]
+    elif len(movable) == len(statement.names) and statement.module is not None:  # type: ignore[arg-type]
+        new = "torch" if movable[0].dotted in ("torch.cuda.amp", "torch.cpu.amp") else "torch.amp"
+        yield Change("replace", Site(module, statement.module), new)
     else:
         yield Change("replace", Site(module, statement), _import_text(module, statement, movable))
     for moved in movable:
@@ -344,7 +347,7 @@ def _is_movable(module: SourceModule, binding: Binding) -> bool:
 
 def _import_text(module: SourceModule, statement: cst.ImportFrom, moved: list[Binding]) -> str:
     """The import statement with the moved names taken from the new place, the rest from the old one."""
-    if isinstance(statement.names, cst.ImportStar) or statement.module is None:
+    if isinstance(statement.names, cst.ImportStar) or statement.module is None or "#" in module.segment(statement):
         raise _Unsafe
     aliases = {binding.alias for binding in moved}
     kept = [_alias_text(a) for a in statement.names if a not in aliases]
@@ -377,7 +380,15 @@ def _rewritten(module: SourceModule, use: Use, name: str) -> Iterator[Change]:
     """The changes that turn a use into one of today, under a given name."""
     parent = module.parent(use.node)
     if isinstance(parent, cst.Call) and parent.func is use.node:
-        yield Change("replace", Site(module, parent), f"{name}({', '.join(_arguments(module, use, parent))})")
+        arguments = list(_arguments(module, use, parent))
+        if use.replacement.name in _PARAMETERS and len(arguments) == len(parent.args) + 1 and parent.args:
+            # each on its own, so that their lines stay
+            device, first, *others = arguments
+            yield Change("replace", Site(module, use.node), name)
+            for arg, text in zip(parent.args, (f"{device}, {first}", *others), strict=True):
+                yield Change("replace", Site(module, arg), text)
+        else:
+            yield Change("replace", Site(module, parent), f"{name}({', '.join(arguments)})")
     elif isinstance(parent, cst.Decorator) and use.replacement.name in _DECORATORS:
         yield Change("replace", Site(module, use.node), f'{name}(device_type="{use.replacement.device}")')
     elif use.replacement.name not in _DECORATORS and use.replacement.prefix and _is_only_named(module, use.node):

@@ -296,12 +296,24 @@ def _fix(unit: Unit, event: Event, step: Event) -> FixPlan | None:
     if not reachable or not elements or not isinstance(elements[-1], cst.DictElement):
         return None
     module = literal.module
-    last, place = elements[-1], module.place(elements[-1].key)
-    added = f'"scaler": {scaler}.state_dict()'
-    multiline = module.place(literal.node).line != place.line
-    separator = ",\n" + re.sub(r"\S", " ", text_before(Site(module, last.key))) if multiline else ", "
-    change = Change("replace", Site(module, last), module.segment(last) + separator + added)
-    return FixPlan("safe", "add the scaler's state", (change,))
+    text, last = module.segment(literal.node), module.segment(elements[-1])
+    begin, _, rest = text.rpartition(last)
+    quote = "'" if module.segment(elements[-1].key).startswith("'") else '"'
+    added = f"{quote}scaler{quote}: {scaler}.state_dict()"
+    multiline = module.place(literal.node).line != module.place(elements[-1].key).line
+    if multiline:
+        # behind what stands on the last entry's line
+        line = re.match(r"(?P<comma>,?)(?P<comment>[^\n]*)", rest)
+        assert line is not None
+        indent = re.sub(r"\S", " ", text_before(Site(module, elements[-1].key)))
+        rest = rest[line.end() :]
+        if rest.startswith("\n"):
+            new = f"{begin}{last},{line['comment']}\n{indent}{added}{line['comma']}{rest}"
+        else:
+            new = f"{begin}{last},\n{indent}{added}{line[0]}{rest}"
+    else:
+        new = f"{begin}{last}, {added}{rest}"
+    return FixPlan("safe", "add the scaler's state", (Change("replace", literal, new),))
 
 
 def _is_bound(unit: Unit, save: Event, scaler: Scaler | None) -> bool:

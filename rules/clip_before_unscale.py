@@ -223,6 +223,10 @@ def _fix(unit: Unit, trace: Trace, backward: Event, clip: Event, consumer: Event
     if clip.kind == "grad_write":
         reads = (e for e in trace.events if e.kind == "grad_read" and backward.index < e.index < clip.index)
         first = next(reads, clip)
+    elif clip.details["function"] == "clip_grads_with_norm_":
+        # the norm that it is given was measured before
+        reads = (e for e in trace.events if e.kind == "grad_read" and backward.index < e.index < clip.index)
+        first = next((e for e in reads if e.details["operation"] == "total_norm"), clip)
     if first.calls != clip.calls or clip.calls != consumer.calls or clip.loops[: len(consumer.loops)] != consumer.loops:
         return None
     place = once_before(first.site, consumer.site)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import ENABLES, TRAINS, UNSCALES
@@ -228,4 +230,10 @@ def _fix(cast: Event) -> FixPlan | None:
     receiver = receiver_text(cast.site)
     if how != "half" or not receiver:
         return None
-    return FixPlan("unsafe", "remove the cast", (Change("replace", cast.site, receiver),))
+    holder = cast.site.module.parent(cast.site.node)
+    nothing_else = isinstance(holder, cst.Expr) or (
+        isinstance(holder, cst.Assign)
+        and [cast.site.module.segment(target.target) for target in holder.targets] == [receiver]
+    )
+    change = Change("delete", cast.site) if nothing_else else Change("replace", cast.site, receiver)
+    return FixPlan("unsafe", "remove the cast", (change,))

@@ -151,7 +151,7 @@ class HalfUnsupportedOp(Rule):
                 fact.site,
                 f"{name} is given a {first.dtype} tensor, for which it is not (fully) implemented",
                 fact.steps,
-                fix=None if isinstance(fact.receiver, Tensor) else _cast(fact.site),
+                fix=None if isinstance(fact.receiver, Tensor) else _cast(fact),
             )
 
 
@@ -165,13 +165,19 @@ def _fits_cufft(fact: Fact) -> bool:
     return int(size.value).bit_count() == 1
 
 
-def _cast(site: Site) -> FixPlan | None:
-    """Cast the tensor that the operator is given, where it is a name of its own."""
-    call = site.node
-    if not isinstance(call, cst.Call) or not call.args or call.args[0].keyword is not None or call.args[0].star:
+def _cast(fact: Fact) -> FixPlan | None:
+    """Cast the tensors that the operator is given, where they are names of their own."""
+    call = fact.site.node
+    if not isinstance(call, cst.Call) or not call.args or any(arg.star for arg in call.args):
         return None
-    value = call.args[0].value
-    if not isinstance(value, (cst.Name, cst.Attribute)):
-        return None
-    text = f"{site.module.segment(value)}.float()"
-    return FixPlan("unsafe", f"write {text}", (Change("replace", Site(site.module, value), text),))
+    changes: list[Change] = []
+    texts: list[str] = []
+    for arg, value in zip(call.args, (*fact.arguments, *fact.keywords.values()), strict=False):
+        if not isinstance(value, Tensor) or value.dtype not in ("float16", "bfloat16"):
+            continue
+        if arg.keyword is not None or not isinstance(arg.value, (cst.Name, cst.Attribute)):
+            return None
+        site = Site(fact.site.module, arg.value)
+        texts.append(f"{site.module.segment(arg.value)}.float()")
+        changes.append(Change("replace", site, texts[-1]))
+    return FixPlan("unsafe", f"write {' and '.join(texts)}", tuple(changes)) if changes else None

@@ -182,6 +182,12 @@ def _asked(unit: Unit, event: Event) -> Site | None:
     return unit.asked_here(event)
 
 
+def _fetches_here(site: Site) -> bool:
+    """Whether the statement around a site gets hold of the gradients, or goes through parameters."""
+    text = site.module.rough_text(site.module.statement(site.node))
+    return ".grad" in text or "parameters" in text or "grad_norm" in text
+
+
 def _fetches(site: Site) -> bool:
     """Whether the function around a site gets hold of gradients by itself."""
     function = function_of(site)
@@ -342,6 +348,9 @@ def _fix(backward: Event, event: Event, consumer: Event) -> FixPlan | None:
         return None
     place = once_before(event.site, consumer.site)
     if place is None or not is_plain_path(scaler) or not is_plain_path(optimizer):
+        return None
+    if event.kind == "grad_read" and not _fetches_here(event.site):
+        # what is used may be a copy from before
         return None
     if same_function(backward.site, place) and not stands_before(backward.site, place):
         return None

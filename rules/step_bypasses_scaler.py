@@ -223,6 +223,10 @@ def _update(trace: Trace, position: int, scaler: Scaler) -> Event | None:
 
 def _fix(unit: Unit, trace: Trace, event: Event, scaler: Scaler) -> FixPlan | None:
     if event.state.kind in ("T", "N"):
+        others = (e for _, _, e in unit.events("opt_step") if e.site.identity == event.site.identity)
+        if any(e.state.kind not in ("T", "N") for e in others):
+            # on another path it is the only step
+            return None
         return FixPlan("unsafe", "remove the second step", (Change("delete", event.site),))
     if event.state.kind not in ("S", "U"):
         # more than the step is wrong

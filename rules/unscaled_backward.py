@@ -150,7 +150,11 @@ def _stepped(unit: Unit, trace: Trace, position: int, backward: Event) -> Event 
             if later.kind == "zero_grad" and later.optimizer is not None:
                 break
             if later.kind in ("step", "unscale_"):
-                if is_certain(later.state, optimizer) and _holds(later.state, backward) and not _thrown_away(unit, trace, later):
+                if (
+                    is_certain(later.state, optimizer)
+                    and _holds(later.state, backward)
+                    and not _thrown_away(unit, trace, later)
+                ):
                     return later
                 break
     return None
@@ -194,5 +198,13 @@ def _fix(unit: Unit, trace: Trace, backward: Event, step: Event) -> FixPlan | No
     loss = receiver_text(backward.site)
     if not loss or backward.details["functional"]:
         return None
-    change = Change("replace", Site(backward.site.module, node.func.value), f"{scaler}.scale({loss})")
+    text = f"{scaler}.scale({loss})"
+    if node.func.value.lpar:
+        # the parentheses around the loss are those of the call
+        whole, value = backward.site.module.segment(node), backward.site.module.segment(node.func.value)
+        inside = whole.partition(value)[2].lstrip().removeprefix(")") if len(node.func.value.lpar) == 1 else ""
+        if inside.startswith("."):
+            change = Change("replace", backward.site, text + inside)
+            return FixPlan("unsafe", f"scale the loss with {scaler}", (change,))
+    change = Change("replace", Site(backward.site.module, node.func.value), text)
     return FixPlan("unsafe", f"scale the loss with {scaler}", (change,))
