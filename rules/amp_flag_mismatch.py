@@ -13,6 +13,7 @@ from amplint.finding import Confidence, Severity
 from amplint.layout import function_of, same_function
 from amplint.program import Assign, Attr, Branch, Call, Expr, Loop, Name, Region, call_name, parts_of
 from amplint.program import Const as Literal
+from amplint.protocol import counts_batches
 from amplint.rule import Fault, Rule, Site
 from amplint.values import TRUE, AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
 
@@ -168,6 +169,9 @@ def _independent(unit: Unit, first: Value, second: Value) -> bool:
     """Whether two conditions are made of different flags, all of which a person sets in one place, and which no test
     of the module relates."""
     mine, theirs = set(_leaves(first)), set(_leaves(second))
+    if second is TRUE:
+        # float16 that is always on, with a scale that somebody can switch off
+        return bool(mine) and all(_is_flag(leaf) and not _MACHINE.search(guards.describe(leaf)) for leaf in mine)
     if not mine or not theirs:
         return False
     both = mine | theirs
@@ -270,6 +274,9 @@ def _missing(unit: Unit) -> Iterator[Fault]:
             if not is_none and not is_undefined and not (event.kind in _PROTOCOL and _is_unbound(event.scaler)):
                 continue
             scaler = made.get(event.site.identity)
+            if event.details.get("scaler") is not None and not _asked_for_none_alone(event):
+                # an argument is None, and the flag that was decided may say so as well
+                continue
             if scaler is not None and _by_flags_alone(event) and not _dispatched(unit, event):
                 built = unit.site_of(scaler)
                 steps = [(built, "the scaler is made here, under a condition")] if built is not None else []
@@ -282,6 +289,12 @@ def _missing(unit: Unit) -> Iterator[Fault]:
                 )
                 # this use raises; what follows on the path does not happen
                 break
+
+
+def _asked_for_none_alone(event: Event) -> bool:
+    """Whether nothing was decided on the way but that a scaler that came from outside is None."""
+    scaler = event.details["scaler"]
+    return all(atom == ("none", scaler) or counts_batches(atom) for atom in event.assume)
 
 
 def _dispatched(unit: Unit, event: Event) -> bool:

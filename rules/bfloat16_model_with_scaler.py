@@ -124,10 +124,15 @@ class Bfloat16ModelWithScaler(Rule):
         for trace, position, cast in unit.events("cast"):
             step = _scaled_step(unit, trace, position, cast) if cast.details["dtype"] == "bfloat16" else None
             if step is not None:
+                made = unit.site_of(step.scaler)
                 yield Fault(
                     cast.site,
                     "the whole model is cast to bfloat16, and a scaler steps its optimizer",
-                    (*unit.call_steps(cast), (step.site, "its weights are stepped through the scaler here")),
+                    (
+                        *unit.call_steps(cast),
+                        (step.site, "its weights are stepped through the scaler here"),
+                        *(((made, "this scaler"),) if made is not None else ()),
+                    ),
                     unit.assumptions(step),
                     unit.confidence(step.scaler, step.optimizer),
                     _fix(cast),

@@ -135,6 +135,10 @@ class HalfUnsupportedOp(Rule):
             first = operands[0] if operands else None
             if first is None or not first.sure or first.dtype not in ("float16", "bfloat16"):
                 continue
+            island = fact.region
+            if island is not None and island.enabled is False and first.born == island.number:
+                # what was computed before in the block is what has to change
+                continue
             if fact.operation.endswith("stft") and any(v.dtype == "float32" for v in operands[1:]):
                 # the product with the window is fp32
                 continue

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
+from amplint.layout import function_of
 from amplint.needles import SCALER_HERE, UNSCALES
 from amplint.protocol import between, previous
 from amplint.rule import Fault, Rule
@@ -137,7 +140,11 @@ class ScalerMixup(Rule):
                 what = "stepped"
             else:
                 continue
-            if source is None or not isinstance(source.scaler, Scaler) or not _distinct(source.scaler, event.scaler):
+            if (
+                source is None
+                or not isinstance(source.scaler, Scaler)
+                or not _distinct(unit, source.scaler, event.scaler)
+            ):
                 continue
             yield Fault(
                 event.site,
@@ -156,7 +163,7 @@ def _updated_by_another(unit: Unit, trace: Trace, position: int, event: Event) -
     start, step = found
     for update in between(trace, start, position, "update"):
         scaler = update.scaler
-        if update.details["checked"] is False and scaler is not None and _distinct(scaler, event.scaler):
+        if update.details["checked"] is not True and scaler is not None and _distinct(unit, scaler, event.scaler):
             yield Fault(
                 update.site,
                 "the optimizer was stepped by one scaler, and another is updated",
@@ -213,7 +220,7 @@ def _only_source(trace: Trace, position: int, event: Event) -> Event | None:
     return source
 
 
-def _distinct(first: Scaler, second: Scaler) -> bool:
+def _distinct(unit: Unit, first: Scaler, second: Scaler) -> bool:
     """Whether two scalers cannot be one object under two names."""
     if first is second:
         return False
@@ -221,11 +228,20 @@ def _distinct(first: Scaler, second: Scaler) -> bool:
         return True
     if first.constructed is not second.constructed:
         known, other = (first, second) if first.constructed else (second, first)
-        return _is_never_bound(_origin(other)) and known.constructed
+        return _is_never_bound(_origin(other)) or _is_made_beside(unit, known, _origin(other))
     one, two = _origin(first), _origin(second)
     if isinstance(one, Sym) and isinstance(two, Sym):
         return one.parts[0] == two.parts[0] == "param" and one.parts[1:3] == two.parts[1:3]
     return isinstance(one, AttrOf) and isinstance(two, AttrOf) and one.base is two.base
+
+
+def _is_made_beside(unit: Unit, scaler: Scaler, parameter: Value | None) -> bool:
+    """Whether a scaler is made in the function that is given another one."""
+    made = unit.site_of(scaler)
+    if made is None or not isinstance(parameter, Sym) or parameter.parts[0] != "param":
+        return False
+    function = function_of(made)
+    return isinstance(function, cst.FunctionDef) and function.name.value == parameter.parts[2].rpartition(".")[2]
 
 
 def _is_never_bound(value: Value | None) -> bool:

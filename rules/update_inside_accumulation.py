@@ -106,7 +106,7 @@ class UpdateInsideAccumulation(Rule):
     near = (SCALER_HERE, ((b".backward(",),))
     fix = "safe"
     confirmed_by = "raise"
-    yields_to = ("AMP214",)
+    yields_to = ("AMP204", "AMP214")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

@@ -104,7 +104,7 @@ class UpdateWithoutStep(Rule):
         for trace, position, event in unit.events("update"):
             if event.details["checked"] is not False or event.details["new_scale"] is not None:
                 continue
-            if _all_left_out(unit, event):
+            if _all_left_out(unit, event) or _stepped_by_another(trace, position, event):
                 continue
             steps = [*unit.call_steps(event)]
             last = _last_update(trace, position, event)
@@ -135,6 +135,16 @@ def _all_left_out(unit: Unit, event: Event) -> bool:
         and not excluded_by_flag(event.assume, other.assume)
         for _, _, other in unit.events("update")
     )
+
+
+def _stepped_by_another(trace: Trace, position: int, event: Event) -> bool:
+    """Whether another scaler has stepped what this one has scaled, which is what is wrong."""
+    for earlier in reversed(trace.events[:position]):
+        if earlier.kind == "update" and earlier.scaler is event.scaler:
+            return False
+        if earlier.kind == "step" and earlier.scaler is not event.scaler and earlier.state.scaler is event.scaler:
+            return True
+    return False
 
 
 def _last_update(trace: Trace, position: int, event: Event) -> Event | None:

@@ -205,6 +205,10 @@ class Effects:
     ) -> list[CallOutcome]:
         if name == "unscale_" and pos and isinstance(base, (Sym, AttrOf, ItemOf, Result)) and not base.taint.foreign:
             base = self.x.binding.as_scaler(base, state)
+        if isinstance(base, Scaler) and name in library.SCALER_METHODS and state.assume.get(("none", base)):
+            # it was asked before, and raises here
+            self.x.record("none_used", site, state, details={"name": name, "scaler": base})
+            return [(state, NONE, ("raise", None))]
         if isinstance(base, Scaler):
             return self.scaling.scaler_method(base, name, pos, kw, site, state, stmt)
         if isinstance(base, Optimizer):
