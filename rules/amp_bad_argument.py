@@ -11,7 +11,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.names import names_of
 from amplint.needles import MENTIONED, RENAMED, spaced
-from amplint.program import Assign, Attr, Branch, Call, Name, Op, Param, parts_of, path_of
+from amplint.program import Assign, Attr, Branch, Call, Name, Op, Param, call_name, parts_of, path_of
 from amplint.program import Const as Literal
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.target import OLDEST
@@ -334,14 +334,39 @@ def _is_flag(unit: Unit, value: Value | None) -> bool:
             return True
         arms = value.args[1:] if value.op == "ite" else value.args
         return value.op in ("and", "or", "ite") and all(_is_flag(unit, arm) for arm in arms)
+    if isinstance(value, Result) and isinstance(value.callee, Ext):
+        return _ANSWERS.search(value.callee.dotted) is not None
     if value is None or not isinstance(value, (Sym, AttrOf)):
         return False
+    if isinstance(value, AttrOf) and value.name in _switches(unit):
+        return True
     declared = _parameter(unit, value)
     if declared is not None and (declared.annotation or declared.default is not None):
         return declared.annotation == "bool" or _is_boolean(declared)
     name = unit.name(value)
     last = name.rpartition(".")[2]
     return bool(_FLAG_NAMES.search(last)) and not _NOT_A_FLAG.search(last) and last in _tested(unit)
+
+
+#: functions that answer yes or no
+_ANSWERS = re.compile(r"(?:^|\.)(?:is_\w+|bool|isinstance|issubclass|hasattr|callable|all|any)$")
+
+
+def _switches(unit: Unit) -> frozenset[str]:
+    """The options of the module's argument parsers that are True or False: `action="store_true"`."""
+    known: frozenset[str] | None = unit.env.shared.get("switches")
+    if known is None:
+        found: set[str] = set()
+        for call in (s for scope in unit.env.program.scopes for s in scope.statements if isinstance(s, Call)):
+            if call_name(call.func) != "add_argument":
+                continue
+            actions = [a.value for a in call.args if a.keyword == "action"]
+            names = [a.value for a in call.args if a.keyword in (None, "dest")]
+            if any(isinstance(a, Literal) and a.value in ("store_true", "store_false") for a in actions):
+                spelled = [str(n.value) for n in names if isinstance(n, Literal)]
+                found.update(name.lstrip("-").replace("-", "_") for name in spelled)
+        known = unit.env.shared["switches"] = frozenset(found)
+    return known
 
 
 def _is_boolean(param: Param) -> bool:

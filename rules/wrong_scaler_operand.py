@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from amplint.finding import Severity
+from amplint.layout import argument_text
 from amplint.needles import SCALER_HERE, SCALES, UNSCALES
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import (
@@ -156,6 +158,8 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
         return "a learning rate scheduler instead of an optimizer"
     if isinstance(operand, Optimizer) and operand.parts[0][0] == "inferred":
         operand = operand.parts[0][1]
+        if _SCHEDULER.search(argument_text(event.site)) and not _is_cleared(trace, event.optimizer):
+            return "a learning rate scheduler instead of an optimizer"
     if isinstance(operand, AttrOf) and operand.name == "step" and _is_optimizer(unit, trace, operand.base):
         return "the bound method instead of the optimizer"
     if operand is NONE:
@@ -165,6 +169,14 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
     if _is_called(trace, position, operand) and (isinstance(operand, (Net, Instance)) or _is_trained(trace, operand)):
         return "a model instead of an optimizer"
     return None
+
+
+#: what a scheduler is called that comes from outside
+_SCHEDULER = re.compile(r"(?:^|[._])(?:lr_?)?sched(?:uler)?$")
+
+
+def _is_cleared(trace: Trace, optimizer: Value | None) -> bool:
+    return any(e.kind == "zero_grad" and e.optimizer is optimizer for e in trace.events)
 
 
 def _is_called(trace: Trace, position: int, module: Value) -> bool:
