@@ -151,7 +151,7 @@ class ModuleEnv:
 
     def deals_with_training(self, scope: Scope) -> bool:
         """Whether a method of a network does more than compute: opens regions, scales, steps."""
-        if scope.decorators or "binary_cross_entropy" in scope.words or not scope.words.isdisjoint(self.kept_losses):
+        if scope.decorators or not scope.words.isdisjoint({"binary_cross_entropy", "BCELoss", *self.kept_losses}):
             return True
         return any(TRAINING_WORDS.search(word) for word in scope.words)
 

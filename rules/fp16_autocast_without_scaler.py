@@ -161,7 +161,7 @@ def _region_of_loss(unit: Unit, trace: Trace, position: int, backward: Event) ->
     earlier = [e for e in trace.events[:position] if e.index < backward.index]
     for event in reversed(earlier):
         if event.kind == "forward" and event.details["module"] in owners:
-            region = unit.autocast(event, trace)
+            region = unit.autocast(event, trace) or _opened_inside(unit, trace, event, backward)
             return region if region is not None and dtype_of(unit, region.context) == "float16" else None
         if event.kind == "backward":
             break
@@ -174,6 +174,20 @@ def _region_of_loss(unit: Unit, trace: Trace, position: int, backward: Event) ->
             held = unit.can_hold(context.details.enabled, event.assume, trace)
             fp16 = held and dtype_of(unit, context) == "float16"
             return Entered(context, event.site, event.details["number"]) if fp16 else None
+    return None
+
+
+def _opened_inside(unit: Unit, trace: Trace, forward: Event, backward: Event) -> Entered | None:
+    """The region that a network opens in its own `forward`, where that computes gradients throughout."""
+    for event in trace.events:
+        if event.kind != "enter" or not forward.index < event.index < backward.index or not event.calls:
+            continue
+        function = function_of(event.site) or event.site.node
+        if event.calls[-1].identity != forward.site.identity or "no_grad" in event.site.module.rough_text(function):
+            continue
+        context = event.details["context"]
+        if unit.can_hold(context.details.enabled, event.assume, trace):
+            return Entered(context, event.site, event.details["number"])
     return None
 
 
