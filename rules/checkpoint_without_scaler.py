@@ -223,8 +223,8 @@ def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
 
 
 def _is_handed_out(of: Value) -> bool:
-    """Whether a state is that of one of the objects that a method hands out, which may be scalers."""
-    holder = of.parts[0] if isinstance(of, ItemOf) else None
+    """Whether a state is that of one of the objects that a method hands to a loop, which may be scalers."""
+    holder = of.parts[0] if isinstance(of, ItemOf) and of.parts[1] == "each" else None
     return (
         isinstance(holder, Result) and isinstance(holder.callee, Func) and not _OTHERS.search(holder.callee.scope.name)
     )
