@@ -28,7 +28,8 @@ class AmpFlagMismatch(Rule):
 
     ## What it does
     Reports a scaler whose `enabled=` (or the condition it is made under) is a different flag than that of the autocast
-    region it belongs to, and a use of a scaler on a path on which it was never bound or is None.
+    region it belongs to, or a flag at all where the float16 region is always on, and a use of a scaler on a path on
+    which it was never bound or is None.
 
     ## Why is this bad
     With autocast on and the scaler off, float16 gradients underflow: 6.7 % of a small network's gradients were exactly
@@ -87,8 +88,9 @@ class AmpFlagMismatch(Rule):
     ```
 
     ## Known limits
-    Flags that imply each other are silent: one is computed from the other, or from the same dtype or device. Two
-    attributes of a configuration object are taken to be independent unless the code relates them.
+    Flags that imply each other are silent: one is computed from the other, or from the same dtype or device, or a test
+    of the module is about both. Two attributes of a configuration object are taken to be independent unless the code
+    relates them; the arguments of two functions are not, since whoever calls both may give them one flag.
 
     ## Fix safety
     No fix: which of the two flags should rule is for the author to say.

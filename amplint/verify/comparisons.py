@@ -407,9 +407,12 @@ def flag_mismatch(case: Case) -> Judgement | None:
     turns: list[dict[str, bool]] = [{}]
     for name in _switches(case):
         turns += [{name: False}, {name: True}]
+    # an argument that was taken to be there may be left out
+    turns += [{name.replace(" is not None", " is None"): True} for name in _assumed(case) if " is not None" in name]
     for turn in turns:
         seen = case.aside(NOMINAL, replace(case.setting, flags={**case.setting.flags, **turn}))
-        shown = ", ".join(f"{k} {'true' if v else 'false'}" for k, v in turn.items()) or "as written"
+        shown = ", ".join(k if " is " in k else f"{k} {'true' if v else 'false'}" for k, v in turn.items())
+        shown = shown or "as written"
         error = seen.error
         if (
             error is not None
@@ -545,10 +548,15 @@ def not_restored(case: Case) -> Judgement | None:
     return None
 
 
+def _assumed(case: Case) -> list[str]:
+    """What the search for a way has taken for granted."""
+    return list(case.scout.world.assumed) if case.scout is not None else []
+
+
 def _switches(case: Case) -> list[str]:
     """Names of flags that the program decides by, as far as the search for a way met them."""
-    assumed = case.scout.world.assumed if case.scout is not None else {}
-    flags = {n.split(" is ")[0].rsplit(".", 1)[-1] for n in assumed if n.endswith((" is true", " is false"))}
+    assumed = (name for name in _assumed(case) if name.endswith((" is true", " is false")))
+    flags = {name.split(" is ")[0].rsplit(".", 1)[-1] for name in assumed}
     return sorted(flags | set(case.replay.guards))[:5]
 
 

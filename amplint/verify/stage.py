@@ -372,6 +372,8 @@ class _Drive:
         plan, world = self.world.plan, self.world
         given = plan.flag(name)
         absent = plan.flag(f"{name} is None")
+        if absent is True and default in (..., None):
+            return None
         if default is ...:
             cls = self._class_of(arg, scope)
             if cls is not None:
@@ -383,8 +385,6 @@ class _Drive:
                 world.assume(f"{name} is {'true' if value else 'false'}")
             return value
         if default is None:
-            if absent is True:
-                return None
             if self.resumes and re.search(r"resume|ckpt|checkpoint|restore", name):
                 world.assume(f"{name} is not None")
                 return self._unknown(name, i)
