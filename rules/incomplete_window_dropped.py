@@ -87,9 +87,9 @@ class IncompleteWindowDropped(Rule):
     ## Known limits
     Loops that are known to be endless, lengths that are constants and multiples of the window, and lengths that the
     code makes one (`range(steps * window)`, `assert len(loader) % window == 0`) are silent, and so is a condition with
-    an `or`, whatever else it lets through. A data loader with a matching `drop_last` is not recognised. A count kept in an attribute that no method sets back goes on
-    from epoch to epoch, and so does the window. A step after the loop silences the rule whatever its
-    condition.
+    an `or`, whatever else it lets through. A data loader with a matching `drop_last` is not recognised. A count kept in
+    an attribute that no method sets back goes on from epoch to epoch, and so does the window. A step after the loop
+    silences the rule whatever its condition.
 
     ## Fix safety
     No fix: the last window is divided by the wrong number either way, and the scheduler counts on a number of steps.
