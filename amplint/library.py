@@ -2,7 +2,7 @@
 
 Sources: torch/amp/autocast_mode.py, torch/amp/grad_scaler.py, torch/cuda/amp/, torch/cpu/amp/,
 torch/nn/utils/clip_grad.py, torch/optim/, torch/distributed/fsdp/sharded_grad_scaler.py (torch 1.6 to 2.13);
-accelerate/accelerator.py, lightning/fabric/fabric.py, deepspeed/runtime/engine.py, apex/amp/.
+accelerate/accelerator.py, lightning/fabric/fabric.py, deepspeed/runtime/engine.py, apex/amp/, timm/utils/cuda.py.
 """
 
 from __future__ import annotations
@@ -96,6 +96,8 @@ _EXACT: dict[str, str] = {
     "apex.amp.scale_loss": "apex_scale_loss",
     "apex.amp.initialize": "framework",
     "apex.amp.master_params": "framework",
+    "timm.utils.NativeScaler": "native_scaler",
+    "timm.utils.cuda.NativeScaler": "native_scaler",
     "accelerate.Accelerator": "framework",
     "accelerate.accelerator.Accelerator": "framework",
     "lightning.Fabric": "framework",

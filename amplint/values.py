@@ -240,7 +240,7 @@ class Partial(Value):
 class Scaler(Value):
     """A GradScaler: (origin, flavour, enabled).
 
-    flavour: "torch", "sharded", "subclass", "inferred" (known by its use). `enabled` is a value; a
+    flavour: "torch", "sharded", "subclass", "native" (timm's), "inferred" (known by its use). `enabled` is a value; a
     scaler that is inferred may also be None.
     """
 

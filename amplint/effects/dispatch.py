@@ -13,6 +13,7 @@ from amplint.effects.frameworks import Frameworks
 from amplint.effects.gradients import GradientEffects
 from amplint.effects.losses import Losses, hands_on_gradients
 from amplint.effects.modules import Modules
+from amplint.effects.native import NativeScalers
 from amplint.effects.optimizers import Optimizers
 from amplint.effects.owners import Owners
 from amplint.effects.records import Records
@@ -84,6 +85,7 @@ class Effects:
         #: names of calls that a rule wants to see as events
         self.watched: frozenset[str] = frozenset()
         self.scaling = Scaling(self)
+        self.native = NativeScalers(self)
         self.optimizers = Optimizers(self)
         self.losses = Losses(self)
         self.gradients = GradientEffects(self)
@@ -101,6 +103,7 @@ class Effects:
         self._external_handlers: dict[str, Any] = {
             "scaler": self.scaling.scaler,
             "sharded_scaler": self.scaling.scaler,
+            "native_scaler": self.native.construct,
             "autocast": self.contexts.autocast,
             "device_autocast": self.contexts.autocast,
             "autocast_enabled": self.contexts.is_enabled,
@@ -150,6 +153,8 @@ class Effects:
             return self.modules.construct(callee, pos, kw, site, state)
         if isinstance(callee, Instance):
             return self.modules.call_instance(callee, pos, kw, site, state)
+        if isinstance(callee, Scaler) and callee.flavour == "native":
+            return self.native.call(callee, pos, kw, site, state)
         if isinstance(callee, Scaler) and callee in self.x.classes_of:
             found = self.x.classes.method(self.x.classes_of[callee], "__call__", state)
             if found is not None:

@@ -182,6 +182,9 @@ class Callables(Operations):
             return Unknown("result")
         if function is None or isinstance(function, (PLAIN, CONTAINERS)):
             raise self.fail(TypeError(f"'{type(function).__name__}' object is not callable"))
+        if isinstance(function, Scaler) and function.is_called:
+            self.call_scaler(function, args, keywords)
+            return None
         if isinstance(function, Optimizer | Scaler | Scheduler | Tensor):
             raise self.fail(TypeError(f"'{type(function).__name__}' object is not callable"))
         raise Unsupported(f"a call of {type(function).__name__}")

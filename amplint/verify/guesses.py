@@ -167,6 +167,8 @@ ERRORS: dict[str, type[BaseException]] = {
         "LookupError",
     ]
 }
+#: timm's scaler, the one part of that library that a replay knows
+NATIVE_SCALERS = frozenset({"timm.utils.NativeScaler", "timm.utils.cuda.NativeScaler"})
 LIBRARIES = (
     "torch",
     "builtins",

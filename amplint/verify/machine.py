@@ -424,7 +424,7 @@ class Machine(Expressions):
             return source.scope.names[name]
         if path is not None:
             return self.imported(joined.lstrip("."), scope)
-        if self.world.library(base):
+        if self.world.library(base) or self.world.library(joined):
             return self.world.dotted(joined)
         return self._handed_on(base.lstrip("."), name, scope)
 

@@ -434,6 +434,8 @@ class Scaler(torch.amp.GradScaler):
         self.place = (ledger.path, ledger.line)
         #: whether a class of the user's has another `step`
         self.own_step = False
+        #: whether it is timm's, which is called with the loss and the optimizer
+        self.is_called = False
 
     def scale(self, outputs: Any) -> Any:
         self.ledger.note("scale", scaler=self.label, scale=self.get_scale())
@@ -456,7 +458,7 @@ class Scaler(torch.amp.GradScaler):
         if len(ledger.steps) == before and isinstance(optimizer, Optimizer):
             ledger.record_step(optimizer, None)
         skipped = len(ledger.steps) > before and ledger.steps[-1].gradients is None
-        if ledger.auto_update and self not in ledger.pending_update:
+        if ledger.auto_update and not self.is_called and self not in ledger.pending_update:
             ledger.pending_update.append(self)
         weights = [id(p) for g in getattr(optimizer, "param_groups", []) for p in g["params"]]
         ledger.note(

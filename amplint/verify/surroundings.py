@@ -22,6 +22,7 @@ from amplint.verify.guesses import (
     LIBRARIES,
     LIMIT,
     LOSS,
+    NATIVE_SCALERS,
     OFF,
     ON,
     START,
@@ -281,6 +282,9 @@ class Surroundings:
     def call_builtin(self, name: str, args: list[object], keywords: dict[str, object]) -> Any:
         raise NotImplementedError
 
+    def call_scaler(self, scaler: Scaler, args: list[object], keywords: dict[str, object]) -> None:
+        raise NotImplementedError
+
     def call_standard(self, name: str, args: list[object], keywords: dict[str, object]) -> Any:
         raise NotImplementedError
 
@@ -289,7 +293,7 @@ class Surroundings:
     def library(self, name: str) -> bool:
         if name.startswith("builtins."):
             return name.split(".", 1)[1] in BUILTINS
-        return name.split(".", 1)[0] in LIBRARIES
+        return name.split(".", 1)[0] in LIBRARIES or name in NATIVE_SCALERS
 
     def dotted(self, name: str) -> object:
         fixed = {

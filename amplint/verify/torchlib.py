@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from amplint.verify import device
 from amplint.verify.guesses import (
     FUNCTIONAL_DENIED,
+    NATIVE_SCALERS,
     REDUCING,
     flat,
     product,
@@ -41,6 +42,7 @@ from amplint.verify.standins import (
     Composite,
     Model,
     Optimizer,
+    Scaler,
     Scheduler,
     fitted,
     noise,
@@ -59,6 +61,10 @@ class TorchLibrary(Members):
         head = name.split(".", 1)[0]
         if head == "torch":
             return self.call_torch(name, args, keywords)
+        if name in NATIVE_SCALERS:
+            made = self.make_scaler("torch.amp.GradScaler", ["cuda"], {})
+            made.is_called = True
+            return made
         if head == "builtins":
             return self.call_builtin(name.split(".", 1)[1], args, keywords)
         return self.call_standard(name, args, keywords)
@@ -286,6 +292,19 @@ class TorchLibrary(Members):
         if half and self.plan.flagged(self.path, self.line) and re.search(r"Half|BFloat16|overflow", str(error)):
             text = f"{type(error).__name__}: {error}".split("\n")[0][:140]
             self.refusals.append((self.path, self.line, text))
+
+    def call_scaler(self, scaler: Scaler, args: list[object], keywords: dict[str, object]) -> None:
+        """What timm's NativeScaler does when it is called (timm/utils/cuda.py)."""
+        names = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
+        given = {**dict(zip(names, args, strict=False)), **keywords}
+        self.method(self.method(scaler, "scale", [given.get("loss")], {}), "backward", [], {})
+        if not self.truth(given.get("need_update", True), None):
+            return
+        self.method(scaler, "unscale_", [given.get("optimizer")], {})
+        if given.get("clip_grad") is not None:
+            self.clip("clip_grad_norm_", [given.get("parameters"), given["clip_grad"]], {})
+        self.method(scaler, "step", [given.get("optimizer")], {})
+        self.method(scaler, "update", [], {})
 
     def clip(self, last: str, args: list[object], keywords: dict[str, object]) -> Any:
         given = args[0] if args else keywords.get("parameters", keywords.get("tensors"))
