@@ -59,7 +59,7 @@ _EVENTS = frozenset(
     "backward unscale_ zero_grad get_scale scale state_dict half bfloat16 register_hook autocast GradScaler "
     "ShardedGradScaler "
     "set_default_dtype set_default_tensor_type requires_grad_ enter_context manual_backward scale_loss "
-    "nullcontext ExitStack AsyncExitStack get_total_norm "
+    "Accelerator Fabric nullcontext ExitStack AsyncExitStack get_total_norm "
     "register_post_accumulate_grad_hook custom_fwd custom_bwd FullyShardedDataParallel FSDP "
     "binary_cross_entropy BCELoss".split()
 )
@@ -182,7 +182,7 @@ def _is_event(stmt: Stmt, env: ModuleEnv, scope: Scope) -> bool:
     if isinstance(stmt, Call):
         return _is_event_call(stmt, env, scope)
     if isinstance(stmt, Assign):
-        written = _writes_gradient(stmt.target) or _writes_scaler_state(stmt.target)
+        written = _writes_gradient(stmt.target) or _writes_scaler_state(stmt.target) or _changes_weight(stmt, scope)
         return written or any(_reads_gradient(e) for e in parts_of(stmt.value))
     if isinstance(stmt, (Evaluate, Jump)) and stmt.value is not None:
         return any(isinstance(e, Attr) and e.name in ("autocast", "grad") for e in parts_of(stmt.value))
@@ -241,6 +241,17 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     ):
         return True
     return ".optim." in f".{path}." and name[:1].isupper()
+
+
+def _changes_weight(stmt: Assign, scope: Scope) -> bool:
+    """Whether a statement may be `p -= rate * p.grad`, where `p` comes from a loop over parameters."""
+    target = stmt.target
+    if not stmt.augmented or not isinstance(target, Name):
+        return False
+    if scope.words.isdisjoint({"parameters", "named_parameters"}):
+        return False
+    loops = (s.target for s in scope.statements if isinstance(s, Loop) and s.kind == "for")
+    return any(isinstance(part, Name) and part.id == target.id for t in loops for part in parts_of(t))
 
 
 def _writes_scaler_state(target: Expr) -> bool:

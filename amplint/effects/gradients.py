@@ -10,7 +10,7 @@ import libcst as cst
 from amplint import library
 from amplint.effects.owners import within
 from amplint.layout import enclosing
-from amplint.program import Assign, Attr, Call, Op, Stmt
+from amplint.program import Assign, Attr, Call, Name, Op, Stmt
 from amplint.rule import Site
 from amplint.states import (
     NOTHING,
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 #: holds whether a hook on a parameter takes a step: then each backward does
 HOOKS = Sym("hooks")
-#: assignments that change a gradient in place, as the methods of these names do
+#: assignments that change a gradient in place, as the methods of these names do; and those that change a weight
 _FACTORS = {"*": "mul_", "/": "div_"}
+_IN_PLACE = {**_FACTORS, "+": "add_", "-": "sub_"}
 #: a function that limits values, by its name
 _CLIPS = re.compile(r"clamp(?:_|$)|clip(?:_|$)|nan_to_num$")
 
@@ -229,6 +230,18 @@ class GradientEffects:
         if name.endswith("_") and not name.endswith("__"):
             self.x.record("weights_written", site, state, details={"owners": param.owners, "operation": name})
         return [(state, Result(AttrOf(param, name), tuple(pos), state.loops, taint=Taint(param.owners)), None)]
+
+    def changed_in_place(self, stmt: Assign, state: Machine) -> None:
+        """`p -= rate * p.grad` and `p.data -= ...` change a weight, as the methods of these names do."""
+        target = stmt.target
+        data = isinstance(target, Attr) and target.name == "data"
+        written = target.base if data and isinstance(target, Attr) else target
+        value = self.x.expressions.value(written, state) if isinstance(written, Name) else None
+        operator = stmt.value.op if isinstance(stmt.value, Op) else ""
+        if isinstance(value, Param):
+            env, _ = state.links[state.stack[-1]]
+            details = {"owners": value.owners, "operation": _IN_PLACE.get(operator, operator)}
+            self.x.record("weights_written", Site(env.source, stmt.node), state, details=details)
 
     def _freeze(self, param: Param, site: Site, state: Machine) -> None:
         for owner in param.owners:

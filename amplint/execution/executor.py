@@ -258,6 +258,8 @@ class Executor:
     def _assign(self, stmt: Assign, state: Machine) -> list[Outcome]:
         value = self.expressions.value(stmt.value, state)
         self.effects.losses.assignment(stmt, value, state)
+        if stmt.augmented:
+            self.effects.gradients.changed_in_place(stmt, state)
         self.binding.bind(stmt.target, value, state, stmt)
         return [(state, None)]
 
