@@ -11,15 +11,11 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.needles import ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.optable import WITHOUT_HALF
-from amplint.precision import Fact, Number, Tensor, facts_of, is_unsupported
+from amplint.precision import Fact, Tensor, facts_of, is_unsupported
 from amplint.rule import READ_IN_HELPER, Change, Fault, FixPlan, Rule, Site
 
 if TYPE_CHECKING:
     from amplint.analysis import Unit
-
-
-#: Fourier transforms of one dimension, whose second argument is its size
-_SIZED = frozenset({"stft", "fft", "ifft", "rfft", "irfft", "hfft", "ihfft"})
 
 
 class HalfUnsupportedOp(Rule):
@@ -86,7 +82,6 @@ class HalfUnsupportedOp(Rule):
     ## Known limits
 
     - Reported only where the input is known to be 16 bit. Inputs that were fp32 all along stay fp32 in a region.
-    - A Fourier transform over a constant number of elements that is a power of two is silent: cuda has a kernel for it.
     - `torch.stft` with an fp32 window is right: the product of the signal and the window is fp32.
     - A helper function of another module that is handed such a tensor is reported at the call, since it is right for
       what others give it.
@@ -142,8 +137,6 @@ class HalfUnsupportedOp(Rule):
             if fact.operation.endswith("stft") and any(v.dtype == "float32" for v in operands[1:]):
                 # the product with the window is fp32
                 continue
-            if _fits_cufft(fact):
-                continue
             name = fact.operation.removeprefix("torch.")
             asked = fact.asked(first)
             if asked is not None:
@@ -157,16 +150,6 @@ class HalfUnsupportedOp(Rule):
                 fact.steps,
                 fix=None if isinstance(fact.receiver, Tensor) else _cast(fact),
             )
-
-
-def _fits_cufft(fact: Fact) -> bool:
-    """Whether a Fourier transform is told a size that is a power of two, which cuda has a kernel for."""
-    name = fact.operation.rpartition(".")[2]
-    given = (fact.receiver, *fact.arguments) if isinstance(fact.receiver, Tensor) else fact.arguments
-    size = fact.keywords.get("n_fft" if name == "stft" else "n", given[1] if len(given) > 1 else None)
-    if name not in _SIZED or not isinstance(size, Number) or size.value is None or not size.value.is_integer():
-        return False
-    return int(size.value).bit_count() == 1
 
 
 def _cast(fact: Fact) -> FixPlan | None:
