@@ -238,8 +238,10 @@ class Unknown:
 
     def jumped(self, stmt: Jump, state: Machine) -> None:
         """`return`, `break`, `continue`: of interest while a step is under way. The filter of a comprehension leaves
-        nothing out but an element."""
-        if not isinstance(stmt.node, cst.CompIf):
+        nothing out but an element, and a function that only computes an answer leaves itself."""
+        marker = state.frame.get("#scope")
+        computes = marker is not None and marker.parts[1].is_formula
+        if not isinstance(stmt.node, cst.CompIf) and not computes:
             self._left(stmt.kind, stmt.node, state)
 
     def caught(self, handler: Handler, state: Machine) -> None:
