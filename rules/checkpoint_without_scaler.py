@@ -159,7 +159,9 @@ class CheckpointWithoutScaler(Rule):
             )
 
 
-_STATE_OF_SCALER = re.compile(r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(|\[['\"]\w*scalers?['\"]\]")
+_STATE_OF_SCALER = re.compile(
+    r"scaler\w*(\(\))?(\[[^\]]*\])?\.state_dict\(|\[['\"]\w*scalers?['\"]\](?:\s*=(?!=)|\.append\()"
+)
 
 
 def _asks_beside(site: Site) -> bool:
