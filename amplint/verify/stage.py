@@ -372,7 +372,7 @@ class _Drive:
         plan, world = self.world.plan, self.world
         given = plan.flag(name)
         absent = plan.flag(f"{name} is None")
-        if absent is True and default in (..., None):
+        if absent is True and (default is ... or default is None):
             return None
         if default is ...:
             cls = self._class_of(arg, scope)
