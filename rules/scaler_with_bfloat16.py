@@ -100,7 +100,8 @@ class ScalerWithBfloat16(Rule):
         """Yield the faults of one analysed module."""
         for _, _, event in unit.events("construct_scaler"):
             scaler = event.scaler
-            if scaler is None or scaler.enabled is not TRUE:
+            if scaler is None or scaler.enabled is not TRUE or scaler.flavour == "native":
+                # timm's cannot be switched off
                 continue
             using = [trace for trace in unit.traces if _steps(trace, scaler)]
             region = _bfloat16_region(unit, using[0]) if using else None
