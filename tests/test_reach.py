@@ -421,3 +421,18 @@ class Stats:
 def test_a_list_that_is_only_filled_holds_nothing_that_is_called(lab: Laboratory) -> None:
     env = lab.unit(NUMBERS).env
     assert env.called_in_turn == frozenset()
+
+
+@pytest.mark.parametrize("change", ["weight -= 0.1 * weight.grad", "weight.data.sub_(weight.grad, alpha=0.1)"])
+def test_weights_are_changed_by_operators_as_by_methods(lab: Laboratory, change: str) -> None:
+    source = f"""
+import torch
+
+def descend(model, loader):
+    for x in loader:
+        model(x).sum().backward()
+        with torch.no_grad():
+            for weight in model.parameters():
+                {change}
+"""
+    assert events(lab, source, "weights_written")
