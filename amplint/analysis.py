@@ -104,7 +104,7 @@ class Unit:
 
     def mentions_scaler_state(self) -> bool:
         """Whether a module that takes part in the analysis asks a scaler for its state in its text."""
-        return any(_SCALER_STATE.search(env.code) for env in (self.env, *self.executor.entered))
+        return any(_SCALER_STATE.search(env.source.code) for env in (self.env, *self.executor.entered))
 
     # --- words -----------------------------------------------------------------------------------
 

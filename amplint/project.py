@@ -39,7 +39,6 @@ from amplint.pruning import (
     relevant_scopes,
     words_of,
 )
-from amplint.screen import code_of
 from amplint.source import SourceError, SourceModule
 from amplint.wrappers import wrappers_of
 
@@ -83,11 +82,6 @@ class ModuleEnv:
     @cached_property
     def program(self) -> Program:
         return lower(self.source.tree)
-
-    @cached_property
-    def code(self) -> str:
-        """The text without comments, docstrings and messages (see `amplint.screen.code_of`)."""
-        return code_of(self.source.text.encode(errors="replace")).decode()
 
     @cached_property
     def is_short(self) -> bool:

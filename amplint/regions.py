@@ -45,7 +45,7 @@ def _sets_default(unit: Unit) -> bool:
     """Whether the module sets the dtype of regions that name none; looked up once."""
     known = unit.env.shared.get("sets_autocast_dtype")
     if known is None:
-        known = unit.env.shared["sets_autocast_dtype"] = DEFAULT_IS_SET.search(unit.env.code) is not None
+        known = unit.env.shared["sets_autocast_dtype"] = DEFAULT_IS_SET.search(unit.source.code) is not None
     return bool(known)
 
 

@@ -24,6 +24,7 @@ import libcst as cst
 
 from amplint.finding import Place
 from amplint.notebook import Notebook, NotebookError
+from amplint.screen import code_of
 
 if TYPE_CHECKING:
     from libcst.metadata import CodeRange
@@ -105,6 +106,11 @@ class SourceModule:
 
     def __repr__(self) -> str:
         return f"SourceModule({self.path!r})"
+
+    @cached_property
+    def code(self) -> str:
+        """The text without comments, docstrings and messages (see `amplint.screen.code_of`)."""
+        return code_of(self.text.encode(errors="replace")).decode()
 
     @property
     def is_notebook(self) -> bool:

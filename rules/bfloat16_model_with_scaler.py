@@ -131,7 +131,7 @@ class Bfloat16ModelWithScaler(Rule):
                     (
                         *unit.call_steps(cast),
                         (step.site, "its weights are stepped through the scaler here"),
-                        *(((made, "this scaler"),) if made is not None else ()),
+                        *(((made, "the scaler is made here"),) if made is not None else ()),
                     ),
                     unit.assumptions(step),
                     unit.confidence(step.scaler, step.optimizer),

@@ -188,7 +188,7 @@ def _asks_for_scaler_state(event: Event) -> bool:
 def _may_be_saved_unseen(unit: Unit) -> bool:
     """Whether the text asks a scaler for its state in a place that no trace leads to, or where torch asks for more than
     a module's weights."""
-    if "def get_extra_state" in unit.env.code and unit.mentions_scaler_state():
+    if "def get_extra_state" in unit.source.code and unit.mentions_scaler_state():
         return True
     return unit.mentions_scaler_state() and not any(
         _asks_for_scaler_state(event) for _, _, event in unit.events("state_dict", "save")

@@ -150,7 +150,7 @@ def _may_be_the_projects(unit: Unit, scaler: Scaler) -> bool:
     otherwise, or anywhere where nothing shows how it is made."""
     made = unit.site_of(scaler)
     if made is None:
-        return bool(_OWN_SCALER.search(unit.env.code))
+        return bool(_OWN_SCALER.search(unit.source.code))
     text = made.module.segment(made.module.statement(made.node))
     target = text.partition("=")[0].strip()
     lines = (line.strip() for line in made.module.text.splitlines())

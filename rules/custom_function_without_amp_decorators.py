@@ -222,7 +222,7 @@ def _puts_on(module: ModuleEnv, helper: str, name: str) -> bool:
         return True
     if any(s.name == helper and name in s.words for s in module.program.scopes if s.kind == "function"):
         return True
-    if re.search(rf"^{re.escape(helper)}\b[^\n]*\b{name}\b", module.code, re.MULTILINE):
+    if re.search(rf"^{re.escape(helper)}\b[^\n]*\b{name}\b", module.source.code, re.MULTILINE):
         return True
     for file, other in homes:
         outline = module.project.outline(file)

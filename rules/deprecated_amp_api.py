@@ -140,7 +140,7 @@ class DeprecatedAmpApi(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        if _SPELLED.search(unit.env.code):
+        if _SPELLED.search(unit.source.code):
             for use in uses(unit.source):
                 yield Fault(
                     Site(unit.source, use.node), _message(use.dotted, use.replacement), fix=repair(unit.source, use)

@@ -140,7 +140,7 @@ class HalfEpsilon(Rule):
                     f"{constant.value:g} is zero in float16, so that it protects from nothing here",
                     fact.steps,
                 )
-        if "Adam" in unit.env.code:
+        if "Adam" in unit.source.code:
             yield from _optimizers(unit)
 
 

@@ -196,7 +196,7 @@ def _cuts_to_windows(guard: Site, atoms: list[Any]) -> bool:
     header = module.rough_text(loop.iter) if isinstance(loop, cst.For) else ""
     if _ENDLESS.search(header):
         return True
-    text = module.rough_text(function) if function is not None else module.text
+    text = module.rough_text(function) if function is not None else module.code
     for atom in atoms:
         window = re.escape(describe(atom[2])) if atom[0] == "mod" else ""
         if window and (

@@ -132,7 +132,9 @@ class NoGradWeightCache(Rule):
                 waiting.setdefault((region.number, key), fact)
                 continue
             first = waiting.pop((region.number, key), None)
-            if first is None or any(CACHE_IS_CLEARED.search(env.code) for env in (unit.env, first.env, fact.env)):
+            if first is None or any(
+                CACHE_IS_CLEARED.search(env.source.code) for env in (unit.env, first.env, fact.env)
+            ):
                 continue
             without, with_gradients = _apart(first, fact, region)
             yield Fault(

@@ -125,7 +125,7 @@ class ScalerWithFramework(Rule):
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
-        if not _SCALING_OFF.search(unit.env.code):
+        if not _SCALING_OFF.search(unit.source.code):
             for trace in unit.traces:
                 yield from _beside_calls(unit, trace)
         yield from _inside_modules(unit)

@@ -149,7 +149,7 @@ class WeightsUpdatedInAutocast(Rule):
             after = _use(unit, trace, range(position + 1, len(trace.events)), update, region)
             if before is None or after is None or _frozen(unit, trace, position, update):
                 continue
-            if CACHE_IS_CLEARED.search(update.site.module.text):
+            if CACHE_IS_CLEARED.search(update.site.module.code):
                 continue
             yield Fault(
                 region.site,

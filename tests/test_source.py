@@ -327,3 +327,8 @@ def cst_lines(text: str) -> list[str]:
 def test_a_long_table_of_lambdas_is_no_nest_of_them() -> None:
     table = "table = {\n" + "".join(f"    {key}: lambda a, b: a,\n" for key in range(3000)) + "}\n"
     assert SourceModule.from_bytes(table.encode(), "table.py").tree.body
+
+
+def test_code_is_text_without_comments_and_messages() -> None:
+    module = SourceModule("a.py", "save({'scaler': 1})  # unscale_\nlog('nothing is scaled here')\n")
+    assert module.code == "save({'scaler': 1})  \nlog('')\n"

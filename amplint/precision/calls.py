@@ -258,7 +258,7 @@ class Calls(Objects):
         if "dtype" in given:
             dtype = dtype_name(given["dtype"])
         else:
-            chosen = device is None or DEFAULT_IS_SET.search(self.env.code)
+            chosen = device is None or DEFAULT_IS_SET.search(self.env.source.code)
             dtype = None if chosen else "float16" if device in _FP16_BY_DEFAULT else "bfloat16"
         return Opened(
             "autocast", dtype, truth(given.get("enabled"), True), truth(given.get("cache_enabled"), True), device
