@@ -423,8 +423,8 @@ def describe(value: Value) -> str:
         return str(value.parts[-1])
     if isinstance(value, Scaler) and not value.constructed:
         return describe(value.parts[0][1])
-    if isinstance(value, Optimizer) and value.parts[0][0] == "inferred":
-        return describe(value.parts[0][1])
+    if isinstance(value, Optimizer) and value.inferred_from is not None:
+        return describe(value.inferred_from)
     if isinstance(value, AttrOf):
         base = describe(value.base)
         return f"{base}.{value.name}" if base else value.name

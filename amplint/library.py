@@ -8,6 +8,7 @@ accelerate/accelerator.py, lightning/fabric/fabric.py, deepspeed/runtime/engine.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 #: first components whose names are never looked up in the project, even where a folder is called so
@@ -143,6 +144,11 @@ _OPTIMIZER_CLASS = re.compile(
     r"FusedAdam|FusedLAMB|FusedSGD|Adafactor|AdaBelief|Ranger\w*|Sophia\w*|Muon|Shampoo|PagedAdamW\w*|Prodigy|DAdapt\w+|MADGRAD)$"
 )
 
+#: optimizers that hold fp32 copies of 16-bit weights, or that the scaler leaves the unscaling to: apex/optimizers,
+#: apex/contrib/optimizers, deepspeed/ops, and those of projects that are written like them
+_MASTERS_CLASS = re.compile(r"Fused|FP16|Fp16|MixedPrecision|Master")
+_MASTERS_WORD = re.compile(r"_step_supports_amp_scaling$|master|fp32|float32_", re.IGNORECASE)
+
 #: dtypes of 16 bit, by canonical name
 FLOAT16 = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 BFLOAT16 = frozenset({"torch.bfloat16", "torch.BFloat16Tensor", "torch.cuda.BFloat16Tensor"})
@@ -238,6 +244,17 @@ GENERIC_AUTOCAST = frozenset(
 
 
 @cache
+def keeps_masters(name: str, words: Iterable[str] = ()) -> bool:
+    """Whether an optimizer class may have fp32 copies of 16-bit weights, or takes scaled 16-bit gradients as they are.
+
+    name   the dotted name of a class outside the project, or the name of one of the project
+    words  the names in the body of a class of the project
+    """
+    if not name.startswith("torch.") and _MASTERS_CLASS.search(name.rpartition(".")[2]):
+        return True
+    return any(_MASTERS_WORD.search(word) for word in words)
+
+
 def autocast_device(dotted: str) -> str:
     """The device type of a device-specific autocast: `torch.cuda.amp.autocast` -> "cuda"."""
     for part in ("cpu", "xpu", "npu", "mlu", "musa", "hpu", "mps"):

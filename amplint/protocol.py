@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from amplint import library
 from amplint.effects.owners import within
 from amplint.layout import class_of, enclosing, is_plain_path, receiver_text, same_function
 from amplint.values import (
@@ -254,6 +255,19 @@ def _set_beside(site: Site) -> bool:
     body = site.module.rough_text(around.body)
     asked = re.findall(r"\bself\.\w+", site.module.rough_text(around.test))
     return any(re.search(re.escape(flag) + r"\s*(?:=(?!=)|\.(?:add|append)\()", body) for flag in asked)
+
+
+def keeps_masters(trace: Trace, optimizer: Value | None) -> bool:
+    """Whether an optimizer was seen constructed as one that may have fp32 copies of 16-bit weights."""
+    made_by = optimizer.inferred_from if isinstance(optimizer, Optimizer) else None
+    if isinstance(made_by, Result) and isinstance(made_by.callee, Ext):
+        return library.keeps_masters(made_by.callee.dotted)
+    if isinstance(made_by, Instance):
+        return library.keeps_masters(made_by.cls.scope.name, made_by.cls.scope.words)
+    return any(
+        event.kind == "construct_optimizer" and event.optimizer is optimizer and event.details["masters"]
+        for event in trace.events
+    )
 
 
 def scaler_text(unit: Unit, trace: Trace, scaler: Scaler | None, near: Site) -> str:

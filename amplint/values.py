@@ -258,6 +258,11 @@ class Scaler(Value):
     def constructed(self) -> bool:
         return self.flavour != "inferred"
 
+    @property
+    def switch(self) -> Value:
+        """What `is_enabled()` answers: the argument of the constructor, else an attribute that nobody has seen."""
+        return self.enabled if self.constructed else AttrOf(self, "enabled")
+
 
 class Optimizer(Value):
     """A torch optimizer: (origin, owners or None). The event `construct_optimizer` tells its class and arguments."""
@@ -267,6 +272,12 @@ class Optimizer(Value):
     @property
     def owners(self) -> frozenset[Value] | None:
         return self.parts[1]  # type: ignore[no-any-return]
+
+    @property
+    def inferred_from(self) -> Value | None:
+        """What is known to be an optimizer by its use only, None where it was seen constructed."""
+        kind, known_by = self.parts[0]
+        return known_by if kind == "inferred" else None
 
 
 class Scheduler(Value):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amplint import guards
 from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import TRAINS, UNSCALES
+from amplint.protocol import keeps_masters
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Optimizer
 
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event
     from amplint.traces import Trace
+
+_FLOAT16_OPTION = re.compile(r"(?<!b)(fp|float)16", re.IGNORECASE)
 
 
 class Bfloat16ModelWithScaler(Rule):
@@ -92,7 +97,7 @@ class Bfloat16ModelWithScaler(Rule):
 
     ## Known limits
 
-    - A scaler that is disabled, or enabled by the dtype, is right and is not reported.
+    - A scaler that is disabled, or enabled by the dtype or an option for float16, is right and is not reported.
     - Frozen models, copies for export and optimizers that keep fp32 master weights are treated as in
       `half-model-with-amp`.
 
@@ -148,7 +153,9 @@ def _scaled_step(unit: Unit, trace: Trace, position: int, cast: Event) -> Event 
     for event in trace.events[position + 1 :]:
         if event.kind == "cast" and event.details["target"] is target and event.details["dtype"] != "bfloat16":
             return None
-        if event.kind != "step" or event.state.origin is None:
+        if event.kind != "step" or event.state.origin is None or keeps_masters(trace, event.optimizer):
+            continue
+        if _is_for_float16(event):
             continue
         optimizer = event.optimizer
         theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
@@ -157,6 +164,14 @@ def _scaled_step(unit: Unit, trace: Trace, position: int, cast: Event) -> Event 
         if theirs is not None and unit.overlap(owners, theirs):
             return event
     return None
+
+
+def _is_for_float16(step: Event) -> bool:
+    """Whether an option that is named after float16 is on, beside which nobody sets the one for bfloat16."""
+    return any(
+        outcome and atom[0] == "true" and _FLOAT16_OPTION.search(guards.describe(atom[1]))
+        for atom, outcome in step.assume.items()
+    )
 
 
 def _fix(cast: Event) -> FixPlan | None:

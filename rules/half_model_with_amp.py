@@ -10,6 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import ENABLES, TRAINS, UNSCALES
+from amplint.protocol import keeps_masters
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Instance, Net, Optimizer, Result, Value
 
@@ -102,8 +103,8 @@ class HalfModelWithAmp(Rule):
 
     - Reported only where the cast model is seen to be trained. A model that is frozen (`requires_grad_(False)`, a
       teacher, a text encoder), cast for inference, copied for export, or cast back with `.float()` is left alone.
-    - Optimizers that keep fp32 master weights of their own (apex O2, DeepSpeed, FusedLAMB) are recognised by their
-      import only; an own optimizer of that kind needs a suppression.
+    - Optimizers that keep fp32 master weights of their own (apex, DeepSpeed, `FusedLAMB`) are known by their names, and
+      those of the project by what their class speaks of: masters, fp32, or `_step_supports_amp_scaling`.
     - A dtype that is chosen at run time (`model.to(dtype=args.dtype)`) is not followed.
 
     ## Fix safety
@@ -168,6 +169,8 @@ def _trained(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | No
             if origin is None:
                 continue
             optimizer = event.optimizer
+            if keeps_masters(trace, optimizer):
+                continue
             theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
             if theirs is not None and not unit.overlap(owners, theirs):
                 continue
@@ -208,7 +211,7 @@ def _default_dtype(unit: Unit) -> Iterator[Fault]:
                 current = event if event.details["dtype"] == "float16" else None
             elif event.kind == "construct_module" and current is not None:
                 born[event.details["module"]] = current
-            elif event.kind == "step":
+            elif event.kind == "step" and not keeps_masters(trace, event.optimizer):
                 owners = event.optimizer.owners if isinstance(event.optimizer, Optimizer) else None
                 for owner in owners or ():
                     setting = born.get(owner)

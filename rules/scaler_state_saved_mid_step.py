@@ -111,7 +111,9 @@ class ScalerStateSavedMidStep(Rule):
         for trace, position, event in unit.events("state_dict", "save", "copy"):
             for scaler, optimizer, is_pickled in _mid_step(event):
                 begun = _begun(trace, position, scaler, optimizer)
-                if begun is None or (event.kind == "state_dict" and _is_looked_at(event.site)):
+                if begun is None or not unit.can_hold(scaler.switch, event.assume, trace):
+                    continue
+                if event.kind == "state_dict" and _is_looked_at(event.site):
                     continue
                 what = "pickled" if is_pickled else "saved"
                 yield Fault(

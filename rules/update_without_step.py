@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
+from amplint.layout import block_of, receiver_text
 from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import excluded_by_flag
 from amplint.rule import Fault, Rule
@@ -104,7 +108,7 @@ class UpdateWithoutStep(Rule):
         for trace, position, event in unit.events("update"):
             if event.details["checked"] is not False or event.details["new_scale"] is not None:
                 continue
-            if _all_left_out(unit, event) or _stepped_by_another(trace, position, event):
+            if _all_left_out(unit, event) or _stepped_by_another(trace, position, event) or _has_choices(event):
                 continue
             steps = [*unit.call_steps(event)]
             last = _last_update(trace, position, event)
@@ -135,6 +139,28 @@ def _all_left_out(unit: Unit, event: Event) -> bool:
         and not excluded_by_flag(event.assume, other.assume)
         for _, _, other in unit.events("update")
     )
+
+
+def _has_choices(event: Event) -> bool:
+    """Whether several `if` before an update, in its block, each hold a step of the same scaler, on flags of their own.
+
+    That nobody sets all of them against a step goes without saying; where they count batches the paths are followed.
+    """
+    held = block_of(event.site)
+    if held is None:
+        return False
+    module, (block, position) = event.site.module, held
+    steps = re.compile(rf"(?<![\w.]){re.escape(receiver_text(event.site))}\.(step|unscale_)\(")
+    choices = 0
+    for statement in block.body[:position]:
+        arm: cst.BaseStatement | cst.Else | None = statement
+        while isinstance(arm, cst.If):
+            if steps.search(module.segment(arm.body)):
+                if "%" in module.segment(arm.test):
+                    return False
+                choices += 1
+            arm = arm.orelse
+    return choices > 1
 
 
 def _stepped_by_another(trace: Trace, position: int, event: Event) -> bool:

@@ -258,4 +258,7 @@ def _same_weights(unit: Unit, update: Event, owners: frozenset[Value]) -> bool:
         return unit.overlap(owners, frozenset((update.details["of"],)))
     optimizer = update.optimizer
     theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
-    return theirs is None or unit.overlap(owners, theirs)
+    if theirs is None and update.state.origin is not None:
+        # whose parameters the optimizer has is not seen; those that its gradients are for are among them
+        theirs = update.state.origin.details["value"].taint.owners or None
+    return theirs is not None and unit.overlap(owners, theirs)

@@ -5,7 +5,7 @@ their `details`:
 
     construct_scaler   arguments, keywords, callee, scaler
     construct_autocast arguments, keywords, callee, context, dropped
-    construct_optimizer  owners
+    construct_optimizer  owners, keywords, callee, masters (it may have fp32 copies of 16-bit weights)
     construct_module   module
     scale              argument, dropped
     backward           value, certain (a plain loss is known not to be scaled), framework, functional

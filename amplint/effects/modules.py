@@ -78,7 +78,7 @@ class Modules:
         self, cls: Class, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine
     ) -> list[CallOutcome]:
         """A class of the project is called."""
-        bases = self.x.classes.lineage(cls, state)[1]
+        classes, bases = self.x.classes.lineage(cls, state)
         roles = {library.role(b) for b in bases}
         if "scaler" in roles or "sharded_scaler" in roles:
             enabled = self.effects.scaling.scaler_enabled(next((b for b in bases if library.role(b)), ""), pos, kw)
@@ -97,6 +97,9 @@ class Modules:
         is_optimizer = "optimizer" in roles or any(b.startswith("torch.") and b.endswith(".Optimizer") for b in bases)
         if is_optimizer and not self._steps_through_scaler(cls, state):
             owners = self.effects.owners.parameter_owners(pos[0] if pos else kw.get("params", NONE), state) or None
+            masters = any(library.keeps_masters(c.scope.name, c.scope.words) for c in classes) or any(
+                library.keeps_masters(base) for base in bases
+            )
             optimizer = Optimizer(self.effects.optimizers.new_optimizer(state), owners)
             self.x.sites.setdefault(optimizer, site)
             self.x.classes_of[optimizer] = cls
@@ -106,13 +109,18 @@ class Modules:
                 site,
                 state,
                 optimizer=optimizer,
-                details={"owners": owners, "keywords": dict(kw), "callee": cls.scope.name},
+                details={"owners": owners, "keywords": dict(kw), "callee": cls.scope.name, "masters": masters},
             )
             return [(state, optimizer, None)]
         return self.x.calls.instantiate(cls, pos, kw, site, state, state.allocate(id(site.node)))
 
     def _steps_through_scaler(self, cls: Class, state: Machine) -> bool:
-        """Whether the `step` of an optimizer class asks a scaler to step: its methods have to be followed."""
+        """Whether the `step` of an optimizer class asks a scaler to step: its methods have to be followed.
+
+        One that supports scaling is handed the scaler by the scaler's own `step` (torch/amp/grad_scaler.py).
+        """
+        if any("_step_supports_amp_scaling" in c.scope.words for c in self.x.classes.lineage(cls, state)[0]):
+            return False
         found = self.x.classes.method(cls, "step", state)
         return found is not None and any("scaler" in word.lower() for word in found[1].words)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from amplint import guards
+from amplint import guards, library
 from amplint.effects.gradients import is_part
 from amplint.program import Call
 from amplint.rule import Site
@@ -58,7 +58,12 @@ class Optimizers:
             site,
             state,
             optimizer=optimizer,
-            details={"owners": owners, "keywords": dict(kw), "callee": callee.dotted},
+            details={
+                "owners": owners,
+                "keywords": dict(kw),
+                "callee": callee.dotted,
+                "masters": library.keeps_masters(callee.dotted),
+            },
         )
         return [(state, optimizer, None)]
 
@@ -174,5 +179,5 @@ class Optimizers:
             return False
         last = guards.describe(base).rpartition(".")[2].lower()
         return bool(re.search(r"(^|_)(optim\w*|opt)($|_|\d|\[)", last)) or base in {
-            o.parts[0][1] for o in state.grads if isinstance(o, Optimizer) and o.parts[0][0] == "inferred"
+            o.inferred_from for o in state.grads if isinstance(o, Optimizer)
         }

@@ -89,8 +89,7 @@ class Scaling:
     ) -> list[CallOutcome]:
         """A method of a scaler, as a no-op on paths where it is disabled."""
         if name == "is_enabled":
-            value = scaler.enabled if scaler.constructed else AttrOf(scaler, "enabled")
-            return [(state, value, None)]
+            return [(state, scaler.switch, None)]
         if name == "get_scale":
             epoch = Const.of(state.book(scaler).epoch)
             value = Result(AttrOf(scaler, name), (epoch,), state.loops, taint=Taint(inverse=True))
@@ -125,7 +124,7 @@ class Scaling:
             if guards.known(atom, state.assume) is None:
                 # a method of it is called: it cannot be None here
                 state.assume[atom] = False
-            flag = ("true", AttrOf(scaler, "enabled"))
+            flag = ("true", scaler.switch)
             if state.assume.get(flag) is False:
                 return [(state, False)]
             return [(state, True)]
@@ -277,11 +276,7 @@ class Scaling:
 
     def identify(self, optimizer: Value, gradients: Gradients, state: Machine) -> None:
         """Gradients that nothing tied to an optimizer are those of the one that takes them, where there is only one."""
-        element = (
-            isinstance(optimizer, Optimizer)
-            and optimizer.parts[0][0] == "inferred"
-            and isinstance(optimizer.parts[0][1], (ItemOf, Result))
-        )
+        element = isinstance(optimizer, Optimizer) and isinstance(optimizer.inferred_from, (ItemOf, Result))
         if state.default.origin is not None and state.default.origin is gradients.origin and not element:
             if len(state.grads.keys() | {optimizer}) == 1 and not self.effects.owners.several(state):
                 state.default = UNKNOWN
