@@ -169,7 +169,10 @@ FILLS = frozenset({"append", "extend", "insert", "add", "update", "setdefault", 
 OF_CONTAINERS = frozenset("append extend insert setdefault items keys values get copy pop sort count index".split())
 
 #: methods and attributes of a gradient that give it back, with its size as it was
-KEEPS_SIZE = frozenset("data detach clone float double to cpu cuda view flatten reshape contiguous coalesce".split())
+KEEPS_SIZE = frozenset(
+    "data detach clone float double to cpu cuda view flatten reshape contiguous coalesce to_dense to_local full_tensor "
+    "redistribute wait".split()
+)
 
 #: methods and functions that put a tensor's elements elsewhere, or leave some out, and change none
 REARRANGES = frozenset(

@@ -130,7 +130,7 @@ class CheckpointWithoutScaler(Rule):
         if not driven or _may_be_saved_unseen(unit):
             return
         complete = _complete(unit)
-        functions: set[int] = set()
+        wholes: set[int] = set()
         for trace, position, event in unit.events("save"):
             step = _resumable(event, driven)
             if step is None or id(event.site.node) in complete:
@@ -139,10 +139,12 @@ class CheckpointWithoutScaler(Rule):
             site = _literal(event) or event.site
             if _asks_beside(site):
                 continue
-            if built is None and id(function_of(site)) in functions:
-                # one file for each object: the function is the checkpoint
+            # one file for each object: the function is the checkpoint; what is put together once is one, however often
+            # it is saved
+            whole = id(function_of(site)) if built is None else id(built.node)
+            if whole in wholes and site is event.site:
                 continue
-            functions.add(id(function_of(site)))
+            wholes.add(whole)
             steps = [(step.site, "the scaler is in use here")]
             if built is not None and built is not site:
                 steps.append((built, "the checkpoint is put together here"))
