@@ -27,7 +27,7 @@ from amplint.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from amplint.analysis import Unit
     from amplint.rule import Site
@@ -123,17 +123,22 @@ def other_stepped(trace: Trace, backward: Event, update: Event, optimizer: Value
     )
 
 
-def excluded_by_flag(first: dict[Any, bool], second: dict[Any, bool]) -> bool:
-    """Whether two paths exclude each other by a flag: something that a person sets, no counter, no measured value."""
-    return any(
-        second.get(atom, outcome) is not outcome and not counts_batches(atom) and is_flag(atom)
-        for atom, outcome in first.items()
-    )
-
-
 def is_flag(atom: Any) -> bool:
     """Whether a guard asks for nothing but what a person sets: arguments, options, the scaler."""
     return all(_set_by_hand(part) for part in atom[1:] if isinstance(part, Value))
+
+
+def excluded_by_flag(
+    first: dict[Any, bool], second: dict[Any, bool], counts: Callable[[Any], bool] = is_flag
+) -> bool:
+    """Whether two paths exclude each other by a flag: something that a person sets, no counter, no measured value.
+
+    counts   which guards are such flags
+    """
+    return any(
+        second.get(atom, outcome) is not outcome and not counts_batches(atom) and counts(atom)
+        for atom, outcome in first.items()
+    )
 
 
 def _set_by_hand(value: Value) -> bool:

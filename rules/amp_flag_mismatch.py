@@ -13,7 +13,7 @@ from amplint.finding import Confidence, Severity
 from amplint.layout import function_of, same_function
 from amplint.program import Assign, Attr, Branch, Call, Expr, Loop, Name, Region, call_name, parts_of
 from amplint.program import Const as Literal
-from amplint.protocol import counts_batches
+from amplint.protocol import counts_batches, excluded_by_flag, is_flag
 from amplint.rule import Fault, Rule, Site
 from amplint.values import TRUE, AttrOf, Const, Ext, Instance, ItemOf, OpV, Result, Scaler, Sym, Value
 
@@ -28,8 +28,9 @@ class AmpFlagMismatch(Rule):
 
     ## What it does
     Reports a scaler whose `enabled=` (or the condition it is made under) is a different flag than that of the autocast
-    region it belongs to, or a flag at all where the float16 region is always on, and a use of a scaler on a path on
-    which it was never bound or is None.
+    region it belongs to, or a flag at all where the float16 region is always on; a plain `backward()` beside a scaled
+    one, in the other arm of a flag, out of such a region; and a use of a scaler on a path on which it was never bound
+    or is None.
 
     ## Why is this bad
     With autocast on and the scaler off, float16 gradients underflow: 6.7 % of a small network's gradients were exactly
@@ -115,6 +116,7 @@ class AmpFlagMismatch(Rule):
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
         yield from _two_flags(unit)
+        yield from _one_flag(unit)
         yield from _missing(unit)
 
 
@@ -147,6 +149,43 @@ def _two_flags(unit: Unit) -> Iterator[Fault]:
                 unit.confidence(scaler),
             )
             break
+
+
+def _one_flag(unit: Unit) -> Iterator[Fault]:
+    """A plain backward out of a float16 region that is always on, in the arm of a flag beside the one that scales."""
+    scaled = [event for _, _, event in unit.events("backward") if event.scaler is not None]
+    places = {event.site.identity for event in scaled}
+    for trace, position, event in unit.events("backward"):
+        if event.site.identity in places or not event.details["certain"] or "framework" in event.details:
+            continue
+        beside = [
+            other
+            for other in scaled
+            if same_function(other.site, event.site) and excluded_by_flag(event.assume, other.assume, _is_option)
+        ]
+        region = _float16_region(unit, trace, position) if beside else None
+        if region is None or not unit.certain(region.details["context"].details.enabled, event.assume):
+            continue
+        if any(e.scaler is not None for e in trace.events[:position] if e.kind in _PROTOCOL):
+            # what is scaled on the same path is not a matter of flags
+            continue
+        if any(e.kind == "opt_step" and event in (e.state.last, e.state.origin) for e in trace.events[position:]):
+            yield Fault(
+                event.site,
+                "float16 runs here without a loss scale: the scaler obeys a flag, and autocast obeys none",
+                (
+                    (region.site, "autocast is entered here, whatever the flag says"),
+                    (beside[0].site, "with the flag, the loss is scaled"),
+                ),
+                unit.assumptions(event),
+                unit.confidence(beside[0].scaler),
+            )
+
+
+def _is_option(atom: Any) -> bool:
+    return is_flag(atom) and not any(
+        _MACHINE.search(guards.describe(part)) for part in atom[1:] if isinstance(part, Value)
+    )
 
 
 def _float16_region(unit: Unit, trace: Trace, position: int) -> Event | None:

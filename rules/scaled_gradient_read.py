@@ -146,6 +146,9 @@ class ScaledGradientRead(Rule):
                 # what is read serves the clip that follows, and that is what has to change; an average is none
                 continue
             asked = _asked(unit, event)
+            if asked is not None and asked.module is not gradients.last.site.module is event.site.module:
+                # the module that reads them has scaled them as well, and is told so itself
+                continue
             steps = [*unit.call_steps(event)] if asked is None else [(event.site, READ_IN_HELPER)]
             yield Fault(
                 asked or event.site,

@@ -104,7 +104,7 @@ class ScalerStateSavedMidStep(Rule):
     severity = Severity.WARNING
     needles = ((b"state_dict", b".save(", b"dump", b"copy"), (b"scaler", b"Scaler"))
     confirmed_by = "own"
-    yields_to = ("AMP216", "AMP302")
+    yields_to = ("AMP205", "AMP208", "AMP209", "AMP216", "AMP301", "AMP302")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

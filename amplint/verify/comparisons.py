@@ -424,6 +424,9 @@ def flag_mismatch(case: Case) -> Judgement | None:
         wanted = [e.data["wanted"] for e in seen.events("scaler")]
         if on and wanted and not any(wanted) and seen.ledger.steps:
             return Judgement("conditional", f"fp16 autocast runs while the scaler is off ({shown})", shown)
+        plain = any(e.kind == "backward" and case.is_flagged(e.path, e.line) for e in seen.ledger.events)
+        if on and plain and not seen.events("scale") and any(s.direct for s in seen.ledger.steps):
+            return Judgement("conditional", f"fp16 autocast runs and nothing scales the loss ({shown})", shown)
     return by_gradients(case)
 
 
