@@ -278,7 +278,7 @@ def names_framework(name: str) -> bool:
     return bool(_FRAMEWORK_NAMES.search(name))
 
 
-#: what a machine answers the same whenever it is asked
+#: what a machine, or the versions of what is installed, answer the same whenever they are asked
 LASTING = frozenset(
     {
         "torch.cuda.is_available",
@@ -291,6 +291,14 @@ LASTING = frozenset(
         "torch.distributed.is_available",
         "torch.distributed.get_rank",
         "torch.distributed.get_world_size",
+        "distutils.version.LooseVersion",
+        "distutils.version.StrictVersion",
+        "packaging.version.Version",
+        "packaging.version.parse",
+        "pkg_resources.parse_version",
+        "mmcv.digit_version",
+        "mmcv.utils.digit_version",
+        "mmengine.utils.digit_version",
     }
 )
 

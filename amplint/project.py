@@ -52,6 +52,8 @@ _SCHEDULER_CLASS = re.compile(r"lr_scheduler\.[A-Z]\w+$|(^|\.)[A-Z]\w*(LR|Schedu
 _SCHEDULERS = re.compile(r"(^|[._])(lr_?)?sched(uler)?s?$", re.IGNORECASE)
 #: modules that hold others
 _HOLDERS = ("ModuleDict", "ModuleList")
+#: methods that give the module back that they are called on
+_PLACES = frozenset({"to", "cuda", "cpu", "float", "eval", "train", "requires_grad_"})
 #: other modules that the analysis of one looks into
 MAX_MODULES = 40
 MAX_BYTES = 600_000
@@ -145,7 +147,7 @@ class ModuleEnv:
 
     def deals_with_training(self, scope: Scope) -> bool:
         """Whether a method of a network does more than compute: opens regions, scales, steps."""
-        if scope.decorators or not scope.words.isdisjoint({"binary_cross_entropy", "BCELoss", *self.kept_losses}):
+        if scope.decorators or not scope.words.isdisjoint(self.refused_losses):
             return True
         return any(TRAINING_WORDS.search(word) for word in scope.words)
 
@@ -247,6 +249,24 @@ class ModuleEnv:
         derived = (s.name for s in self.program.scopes if any(path_of(b).endswith("BCELoss") for b in s.bases))
         return self._kept("BCELoss").union(*map(self._kept, derived))
 
+    @cached_property
+    def refused_losses(self) -> frozenset[str]:
+        """The names by which the module can come to a loss that autocast refuses: the losses themselves, and the methods,
+        classes and attributes that lead to one."""
+        found = {"binary_cross_entropy", "BCELoss", *self.kept_losses}
+        while True:
+            more: set[str] = set()
+            for scope in self.program.scopes:
+                if scope.kind != "function" or scope.name == "__init__" or scope.words.isdisjoint(found):
+                    continue
+                if scope.name in ("forward", "__call__") and scope.parent is not None and scope.parent.kind == "class":
+                    more.update((scope.parent.name, *self._kept(scope.parent.name)))
+                else:
+                    more.add(scope.name)
+            if more <= found:
+                return frozenset(found)
+            found |= more
+
     def _kept(self, constructor: str) -> frozenset[str]:
         found: set[str] = set()
         for scope in self.program.scopes:
@@ -257,6 +277,7 @@ class ModuleEnv:
                 if isinstance(stmt, Call) and (
                     path_of(stmt.func).endswith(constructor)
                     or (path_of(stmt.func).endswith(_HOLDERS) and any(made & _names_in(a.value) for a in stmt.args))
+                    or (isinstance(stmt.func, Attr) and stmt.func.name in _PLACES and path_of(stmt.func.base) in made)
                 ):
                     made.add(stmt.result)
             for stmt in scope.statements:

@@ -128,9 +128,7 @@ def is_flag(atom: Any) -> bool:
     return all(_set_by_hand(part) for part in atom[1:] if isinstance(part, Value))
 
 
-def excluded_by_flag(
-    first: dict[Any, bool], second: dict[Any, bool], counts: Callable[[Any], bool] = is_flag
-) -> bool:
+def excluded_by_flag(first: dict[Any, bool], second: dict[Any, bool], counts: Callable[[Any], bool] = is_flag) -> bool:
     """Whether two paths exclude each other by a flag: something that a person sets, no counter, no measured value.
 
     counts   which guards are such flags

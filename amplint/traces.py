@@ -135,6 +135,9 @@ def explore(env: ModuleEnv, executor: Executor) -> list[Trace]:
     for entry in _inherited(env, executor):
         if executor.total >= -MODULE_BUDGET and entry.scope not in executor.executed:
             traces.extend(_entry(env, executor, entry, inits))
+    for entry in _completed(env, executor):
+        if executor.total >= -MODULE_BUDGET:
+            traces.extend(_entry(env, executor, entry, inits))
     return traces
 
 
@@ -172,6 +175,32 @@ def _inherited(env: ModuleEnv, executor: Executor) -> Iterator[_Entry]:
                 if owner.env is not env and speaks and name not in overridden and name != "__init__":
                     yield _Entry(method, owner.env, cls)
             overridden.update(owner.scope.children)
+
+
+def _completed(env: ModuleEnv, executor: Executor) -> Iterator[_Entry]:
+    """Methods of a base class of this module that call an abstract one, for each class that fills it in."""
+    state = initial(env, executor)
+    for cls in env.program.scopes:
+        if cls.kind != "class" or not cls.bases or cls not in env.relevant:
+            continue
+        filled_in = {name for name, method in cls.children.items() if method in env.relevant}
+        for owner in executor.classes.lineage(Class(env, cls, -env.number), state)[0][1:]:
+            missing = {
+                name for name in filled_in & set(owner.scope.children) if _is_abstract(owner.scope.children[name])
+            }
+            for name, method in owner.scope.children.items():
+                calls_it = not missing.isdisjoint(method.words) and name not in cls.children and name != "__init__"
+                if (
+                    owner.env is env
+                    and calls_it
+                    and method in env.relevant
+                    and not _ENTRY_WORDS.isdisjoint(method.words)
+                ):
+                    yield _Entry(method, env, cls)
+
+
+def _is_abstract(method: Scope) -> bool:
+    return "NotImplementedError" in method.words or any("abstractmethod" in path_of(d) for d in method.decorators)
 
 
 def _other_methods(init: Scope) -> list[Scope]:

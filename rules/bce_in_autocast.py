@@ -115,7 +115,7 @@ class BceInAutocast(Rule):
     name = "bce-in-autocast"
     severity = Severity.ERROR
     needles = ((ENABLES,), (*TRAINS, b"binary_cross_entropy", b"BCELoss", b"criterion", b"loss_fn"))
-    near = (REGION_OF_A_HELPER,)
+    near = (REGION_OF_A_HELPER, ((b"BCELoss",),))
     fix = "unsafe"
     confirmed_by = "raise"
 

@@ -153,7 +153,7 @@ def build(
     project = CallGraph(trees)
     wanted = [(p, line) for p, line in steps if p in trees]
     wanted.insert(0, (path, first))
-    drivers = _drivers(project, path, first)
+    drivers = _drivers(project, path, first, wanted[1:])
     if not drivers:
         raise NoReplay("nothing in the file leads to the flagged line")
     needed = _needed(project, drivers, path, first)
@@ -179,7 +179,7 @@ def build(
     )
 
 
-def _drivers(project: CallGraph, path: str, first: int) -> list[Driver]:
+def _drivers(project: CallGraph, path: str, first: int, steps: list[tuple[str, int]]) -> list[Driver]:
     targets = [u for u in project.units.values() if u.path == path and u.qualname != "<module>" and u.holds(first)]
     if not targets:
         holder = next(
@@ -203,6 +203,12 @@ def _drivers(project: CallGraph, path: str, first: int) -> list[Driver]:
                 queue.append(project.units[key])
     drivers: list[Driver] = []
     chains = [c for c in chains if not _is_direction(project, c[1])] or chains
+    # a network or a loss is called as an object, which no name tells; the finding's steps stand where that happens
+    for p, line in steps:
+        for unit in project.units.values():
+            if unit.path == p and unit.qualname != "<module>" and unit.holds(line) and unit.key not in distance:
+                distance[unit.key] = max(distance.values()) + 1
+                chains.append((distance[unit.key], unit))
     for _, unit in sorted(chains, key=lambda c: (-c[0], c[1].key)):
         drivers.extend(_driver_of(project, unit, events, callers))
     unique: list[Driver] = []

@@ -319,6 +319,9 @@ class Expressions:
             return self.world.method(receiver, name, args, keywords)
         if isinstance(receiver, Dotted | ModuleValue | UserClass | Super):
             return self.call(self.attribute(receiver, name), args, keywords)
+        if isinstance(receiver, Native) and name in ("to", "cuda", "cpu", "float", "eval", "train"):
+            # a loss is moved like any other module
+            return receiver
         return self.world.method(receiver, name, args, keywords)
 
     def call(self, function: object, args: list[object], keywords: dict[str, object]) -> Any:
