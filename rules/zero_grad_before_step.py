@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from amplint.finding import Severity
+from amplint.layout import same_function
 from amplint.needles import SCALER_HERE, SCALES
 from amplint.protocol import counts_batches, same_round
 from amplint.rule import Fault, Rule
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
     from amplint.states import Event, Gradients
     from amplint.traces import Trace
     from amplint.values import Value
+
+_MEASURED = re.compile(r"norm|finite|isnan|isinf|skip", re.IGNORECASE)
 
 
 class ZeroGradBeforeStep(Rule):
@@ -113,7 +119,9 @@ class ZeroGradBeforeStep(Rule):
                 ):
                     # a complete skip; whether that step is reached after it is not known
                     continue
-                if _filled_on_another_path(unit, event, step):
+                if _filled_on_another_path(unit, event, step) or (
+                    gradients.kind in ("U", "L") and _skips_on_purpose(event, step)
+                ):
                     continue
                 yield Fault(
                     event.site,
@@ -166,6 +174,20 @@ def _filled_on_another_path(unit: Unit, clearing: Event, step: Event) -> bool:
             if later.kind in ("step", "opt_step") and later.site.identity == step.site.identity:
                 # with a disabled scaler it is the optimizer's own
                 break
+    return False
+
+
+def _skips_on_purpose(clearing: Event, step: Event) -> bool:
+    """Whether what was measured decides on a clearing and the step behind it: the step is to do nothing, and only the
+    scaler is to take note of the gradients."""
+    if not same_function(clearing.site, step.site):
+        return False
+    module, node = clearing.site.module, clearing.site.module.parent(clearing.site.node)
+    while node is not None and not isinstance(node, cst.FunctionDef):
+        if isinstance(node, cst.If) and _MEASURED.search(module.segment(node.test)):
+            first, last = module.place(node), module.place(step.site.node)
+            return first.line <= last.line <= first.end_line
+        node = module.parent(node)
     return False
 
 
