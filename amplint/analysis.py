@@ -104,7 +104,12 @@ class Unit:
 
     def mentions_scaler_state(self) -> bool:
         """Whether a module that takes part in the analysis asks a scaler for its state in its text."""
-        return any(_SCALER_STATE.search(env.source.code) for env in (self.env, *self.executor.entered))
+        return self.mentions(_SCALER_STATE, "state_dict")
+
+    def mentions(self, pattern: re.Pattern[str], handed_on: str) -> bool:
+        """Whether a pattern is in the text of a module that takes part in the analysis, but for what the method of that
+        name of a wrapper of a scaler would hand on, if anybody called it."""
+        return any(_mentions(env, pattern, handed_on) for env in (self.env, *self.executor.entered))
 
     # --- words -----------------------------------------------------------------------------------
 
@@ -144,6 +149,14 @@ class Unit:
     def name(self, value: Value | None) -> str:
         """A value as the user would write it, e.g. "optimizer"."""
         return guards.describe(value) if value is not None else ""
+
+
+def _mentions(env: ModuleEnv, pattern: re.Pattern[str], handed_on: str) -> bool:
+    places = len(pattern.findall(env.source.code))
+    for scope in env.program.scopes if places else ():
+        if scope.name == handed_on and scope.parent is not None and "scaler" in scope.parent.name.lower():
+            places -= len(pattern.findall(env.source.rough_text(scope.node)))
+    return places > 0
 
 
 def _flag_like(value: Value) -> bool:

@@ -62,5 +62,8 @@ SCALES: Final = (b".scale(", b"scaler", b"Scaler", UNSCALES)
 
 #: half of what a rule about scalers asks for, where a helper in another file holds the rest
 SCALER_HERE: Final = (SCALES,)
-#: the same for a rule about regions, where a helper opens them
-REGION_OF_A_HELPER: Final = ((b".backward(",), (b"with ", re.compile(rb"@\w")))
+_OF_LIBRARIES = rb"(?:torch\.)?(?:nn\.)?Module\b|object\b|(?:\w{1,40}\.)?(?:Dataset|Function|Enum|Exception)\b"
+#: a class that is derived from one of the project, by all that its head shows
+DERIVED: Final = re.compile(rb"^class +\w{1,80}\((?!%b)\w" % _OF_LIBRARIES, re.MULTILINE)
+#: the same for a rule about regions, where a helper or a base class opens them, or whoever calls an object
+REGION_OF_A_HELPER: Final = ((b".backward(",), (b"with ", re.compile(rb"@\w"), DERIVED, b"def __call__("))

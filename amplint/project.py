@@ -251,8 +251,8 @@ class ModuleEnv:
 
     @cached_property
     def refused_losses(self) -> frozenset[str]:
-        """The names by which the module can come to a loss that autocast refuses: the losses themselves, and the methods,
-        classes and attributes that lead to one."""
+        """The names by which the module can come to a loss that autocast refuses: the losses themselves, and the
+        methods, classes and attributes that lead to one."""
         found = {"binary_cross_entropy", "BCELoss", *self.kept_losses}
         while True:
             more: set[str] = set()

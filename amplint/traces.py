@@ -178,29 +178,25 @@ def _inherited(env: ModuleEnv, executor: Executor) -> Iterator[_Entry]:
 
 
 def _completed(env: ModuleEnv, executor: Executor) -> Iterator[_Entry]:
-    """Methods of a base class of this module that call an abstract one, for each class that fills it in."""
+    """Methods of a base class of this module that call what a derived class overrides, once more for each of these."""
     state = initial(env, executor)
     for cls in env.program.scopes:
         if cls.kind != "class" or not cls.bases or cls not in env.relevant:
             continue
-        filled_in = {name for name, method in cls.children.items() if method in env.relevant}
-        for owner in executor.classes.lineage(Class(env, cls, -env.number), state)[0][1:]:
-            missing = {
-                name for name in filled_in & set(owner.scope.children) if _is_abstract(owner.scope.children[name])
-            }
-            for name, method in owner.scope.children.items():
-                calls_it = not missing.isdisjoint(method.words) and name not in cls.children and name != "__init__"
-                if (
-                    owner.env is env
-                    and calls_it
-                    and method in env.relevant
-                    and not _ENTRY_WORDS.isdisjoint(method.words)
-                ):
+        filled_in = {name for name, method in cls.children.items() if method in env.relevant and name != "__init__"}
+        for owner in executor.classes.lineage(Class(env, cls, -env.number), state)[0][1:] if filled_in else ():
+            if owner.env is not env:
+                continue
+            methods = owner.scope.children
+            replaced = filled_in & methods.keys()
+            init = methods.get("__init__")
+            # what the constructor asks the derived class for is in all that follows
+            made = filled_in & init.words if init is not None and "__init__" not in cls.children else ()
+            for name, method in methods.items():
+                asks = bool(made) or not replaced.isdisjoint(method.words)
+                speaks = method in env.relevant and not _ENTRY_WORDS.isdisjoint(method.words)
+                if asks and speaks and name not in cls.children and name != "__init__":
                     yield _Entry(method, env, cls)
-
-
-def _is_abstract(method: Scope) -> bool:
-    return "NotImplementedError" in method.words or any("abstractmethod" in path_of(d) for d in method.decorators)
 
 
 def _other_methods(init: Scope) -> list[Scope]:

@@ -188,7 +188,7 @@ def _may_be_loaded(unit: Unit) -> bool:
         if isinstance(of, (ItemOf, Result)) or (isinstance(of, Sym) and of.parts[0] == "join"):
             if not _OTHERS.search(receiver_text(event.site)):
                 return True
-    return any(_LOADS_SCALER.search(env.source.code) for env in (unit.env, *unit.executor.entered))
+    return unit.mentions(_LOADS_SCALER, "load_state_dict")
 
 
 def _replaced(unit: Unit, trace: Trace, position: int) -> Iterator[Fault]:

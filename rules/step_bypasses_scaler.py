@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from amplint.effects.owners import within
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
-from amplint.needles import SCALER_HERE, SCALES
+from amplint.needles import DERIVED, SCALER_HERE, SCALES
 from amplint.protocol import is_certain, right_elsewhere, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, sources_of
@@ -101,7 +101,7 @@ class StepBypassesScaler(Rule):
     name = "step-bypasses-scaler"
     severity = Severity.ERROR
     needles = ((b".step(", b".scale("), SCALES)
-    near = (SCALER_HERE,)
+    near = (SCALER_HERE, ((b".step(",), (DERIVED,)))
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP213", "AMP214", "AMP220")
