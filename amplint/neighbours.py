@@ -31,6 +31,8 @@ _IMPORT = re.compile(
 _NAME = re.compile(rb"(\*|\w+)(?:\s+as\s+(\w+))?")
 #: without one of these words a file is on the way to a helper at most; no rule begins there
 _STARTS = re.compile(VOCABULARY.pattern + rb"|optim|Trainer\(|TrainingArguments|Accelerator|Fabric")
+#: what a file that trains with mixed precision holds
+_MIXES = re.compile(rb"[sS]caler|autocast")
 #: the base classes in the head of a class
 _BASES = re.compile(rb"^[ \t]*class +\w+\(([^)]*)\)", re.MULTILINE)
 _LOOP = re.compile(rb"^[ \t]*(?:async )?(?:for|while)\b", re.MULTILINE)
@@ -85,8 +87,32 @@ class Neighbours:
 
     def drives(self, caller: Path, file: Path) -> bool:
         """Whether a file calls methods of another one's classes in an order of its own, or does so with a file that
-        calls into that one."""
-        return any(self._orders(caller, called) for called in (file, *self.callers(file)) if called != caller)
+        calls into that one; or makes objects of such classes and brings them together with what a third file has."""
+        if any(self._orders(caller, called) for called in (file, *self.callers(file)) if called != caller):
+            return True
+        return self.assembles(caller, file)
+
+    def assemblers(self, file: Path) -> Iterator[Path]:
+        """The callers of a file that assemble its objects with those of others."""
+        if self._outline(file).speaking_classes:
+            yield from (caller for caller in self.callers(file) if self.assembles(caller, file))
+
+    def assembles(self, caller: Path, file: Path) -> bool:
+        """Whether a file makes objects of another one's classes and uses a third one that deals with mixed precision: it may
+        hand them over, callbacks to a trainer, and then neither of the two others knows of the other."""
+        outline, text = self._project.outline(file), self.text(caller)
+        if not any(b"%b(" % name.encode() in text for name in outline.speaking_classes):
+            return False
+        words = words_in(text)
+        for statement in self._statements(caller):
+            for module in self._resolved(statement):
+                if module not in (file, caller):
+                    outline, taken = self._outline(module), statement.names or words
+                    if not _MIXES.search(outline.text):
+                        continue
+                    if not outline.protocol.isdisjoint(words if "*" in taken else taken & words):
+                        return True
+        return False
 
     def _orders(self, caller: Path, file: Path) -> bool:
         """Whether a file calls several methods of another one's classes, or one in a loop."""

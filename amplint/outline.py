@@ -172,6 +172,11 @@ class Outline:
         definition."""
         return frozenset(method for method in self._told(name) if not method.startswith("__"))
 
+    @cached_property
+    def speaking_classes(self) -> frozenset[str]:
+        """The classes with a method in which something of the protocol happens."""
+        return frozenset(name for name, parts in self.definitions.items() if len(parts) > 1 and self._told(name))
+
     def _told(self, name: str) -> frozenset[str]:
         if name not in self._told_of:
             self._told_of[name] = self._find_told(name)

@@ -212,9 +212,16 @@ def plan_file(
 
 
 def _found_around(file: Path, code: bytes, half: Sequence[Rule], neighbours: Neighbours) -> tuple[Rule, ...]:
-    """The rules of which a file holds half of the needles, and what it imports the rest."""
+    """The rules of which a file holds half of the needles, and what it imports the rest, or what its objects are handed
+    to."""
     reach = b"\n".join((code, *neighbours.reached(file)))
     found = _screen_around(tuple(half)).rules_for(reach)
+    # a rule about dtypes asks for operators that are imports away already
+    left = tuple(rule for rule in half if rule not in found and rule.beyond is None)
+    above = [*neighbours.assemblers(file)] if left else ()
+    if above:
+        parts = (part for caller in above for part in (neighbours.text(caller), *neighbours.reached(caller)))
+        found = (*found, *_screen_around(left).rules_for(b"\n".join((reach, *parts))))
     return tuple(rule for rule in found if rule.beyond is None or neighbours.computes(file))
 
 

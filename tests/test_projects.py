@@ -1028,6 +1028,236 @@ def main(loader):
         scaler.update()
 """,
 }
+WRAPPER = """
+== misc.py
+import torch
+
+class NativeScaler:
+    def __init__(self):
+        self._scaler = torch.amp.GradScaler("cuda")
+
+    def __call__(self, loss, optimizer):
+        self._scaler.scale(loss).backward()MARK
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    def state_dict(self):
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state):
+        self._scaler.load_state_dict(state)
+"""
+TRAINER = """
+== trainer.py
+import torch
+
+class Trainer:
+    def __init__(self, model, optimizer, hook):
+        self.model, self.optimizer, self.hook = model, optimizer, hook
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.model(x).sum()
+            self.scaler.scale(loss).backward()
+            self.hook(self)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+== main.py
+import torch
+from hooks import Limit
+from trainer import Trainer
+
+def main(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Trainer(model, optimizer, Limit()).fit(loader)
+"""
+PROJECTS |= {
+    "a clip in an object that a third file hands to the trainer": TRAINER
+    + """
+== hooks.py
+import torch
+
+class Limit:
+    def __call__(self, trainer):
+        torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)  # expect: AMP201
+""",
+    "the same after unscale_": TRAINER
+    + """
+== hooks.py
+import torch
+
+class Limit:
+    def __call__(self, trainer):
+        trainer.scaler.unscale_(trainer.optimizer)
+        torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
+""",
+    "a wrapper of a scaler that a third file calls in its region": WRAPPER.replace("MARK", "  # expect: AMP101")
+    + """
+== engine.py
+import torch
+
+def train_one_epoch(model, loader, optimizer, loss_scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+            loss_scaler(loss, optimizer)
+== main.py
+import torch
+from engine import train_one_epoch
+from misc import NativeScaler
+
+def main(args, model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_scaler = NativeScaler()
+    for epoch in range(args.epochs):
+        train_one_epoch(model, loader, optimizer, loss_scaler)
+""",
+    "a wrapper of a scaler that nobody asks for its state": WRAPPER.replace("MARK", "")
+    + """
+== main.py
+import torch
+from misc import NativeScaler
+
+def main(args, model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_scaler = NativeScaler()
+    for epoch in range(args.epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).sum()
+            loss_scaler(loss, optimizer)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.path)  # expect: AMP501
+""",
+    "a wrapper of a scaler that is not given its state back": WRAPPER.replace("MARK", "")
+    + """
+== main.py
+import torch
+from misc import NativeScaler
+
+def main(args, model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_scaler = NativeScaler()
+    if args.resume:
+        state = torch.load(args.resume)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])  # expect: AMP502
+    for epoch in range(args.epochs):
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).sum()
+            loss_scaler(loss, optimizer)
+        held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        held["scaler"] = loss_scaler.state_dict()
+        torch.save(held, args.path)
+""",
+    "a step that a derived class does past the scaler": """
+== base.py
+import torch
+
+class Base:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def optimizer_step(self):
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.model(x).sum()
+            self.scaler.scale(loss).backward()
+            self.optimizer_step()
+== task.py
+from base import Base
+
+class Task(Base):
+    def optimizer_step(self):
+        self.optimizer.step()  # expect: AMP204
+""",
+    "a backward that a derived class runs in the region of its base class": """
+== base.py
+import torch
+
+class Base:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def training_step(self, x):
+        raise NotImplementedError
+
+    def fit(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                self.training_step(x)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+== task.py
+from base import Base
+
+class Task(Base):
+    def training_step(self, x):
+        loss = self.model(x).mean()
+        self.scaler.scale(loss).backward()  # expect: AMP101
+        return loss
+""",
+    "a loss that is handed to an engine": """
+== engine.py
+import torch
+
+def train(model, criterion, loader, optimizer, scaler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)  # expect: AMP105
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+== main.py
+import torch
+from engine import train
+
+def main(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, torch.nn.BCELoss(), loader, optimizer, torch.amp.GradScaler("cuda"))
+""",
+    "a norm that an engine reads is named once": """
+== engine.py
+import torch
+
+def grad_norm(model):
+    return sum(p.grad.norm() ** 2 for p in model.parameters()) ** 0.5  # expect: AMP202
+
+def train_one_epoch(model, loader, optimizer, scaler):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        print(grad_norm(model))
+        scaler.step(optimizer)
+        scaler.update()
+== main.py
+import torch
+from engine import train_one_epoch
+
+def main(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for epoch in range(90):
+        train_one_epoch(model, loader, optimizer, scaler)
+""",
+}
 
 
 def write(folder: Path, project: str) -> set[tuple[str, int, str]]:
