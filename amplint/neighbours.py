@@ -98,8 +98,8 @@ class Neighbours:
             yield from (caller for caller in self.callers(file) if self.assembles(caller, file))
 
     def assembles(self, caller: Path, file: Path) -> bool:
-        """Whether a file makes objects of another one's classes and uses a third one that deals with mixed precision: it may
-        hand them over, callbacks to a trainer, and then neither of the two others knows of the other."""
+        """Whether a file makes objects of another one's classes and uses a third one that deals with AMP: it
+        may hand them over, callbacks to a trainer, and then neither of the two others knows of the other."""
         outline, text = self._project.outline(file), self.text(caller)
         if not any(b"%b(" % name.encode() in text for name in outline.speaking_classes):
             return False

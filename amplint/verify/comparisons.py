@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from amplint.library import keeps_masters
 from amplint.verify import device
 from amplint.verify.cuda_facts import bce_message
 from amplint.verify.oracle import CONDITIONS, HALF, PLAIN, REFERENCE, Case, Judgement, by_gradients, difference, raised
@@ -425,6 +427,9 @@ def flag_mismatch(case: Case) -> Judgement | None:
         if on and wanted and not any(wanted) and seen.ledger.steps:
             return Judgement("conditional", f"fp16 autocast runs while the scaler is off ({shown})", shown)
         plain = any(e.kind == "backward" and case.is_flagged(e.path, e.line) for e in seen.ledger.events)
+        # a scaler that is there and false is a contradiction of the replay's
+        there = {name.partition(" is not None")[0] for name in seen.world.assumed if name.endswith(" is not None")}
+        plain = plain and not any(f"{name} is false" in seen.world.assumed for name in there)
         if on and plain and not seen.events("scale") and any(s.direct for s in seen.ledger.steps):
             return Judgement("conditional", f"fp16 autocast runs and nothing scales the loss ({shown})", shown)
     return by_gradients(case)
@@ -459,6 +464,9 @@ def incomplete_window(case: Case) -> Judgement | None:
 
 
 def half_model(case: Case) -> Judgement | None:
+    masters = _with_masters(case)
+    if masters:
+        return Judgement("inconclusive", reason=f"unknown wrapper: {masters}() may keep fp32 weights of its own")
     found = by_gradients(case)
     if found is not None:
         return found
@@ -476,6 +484,13 @@ def half_model(case: Case) -> Judgement | None:
             "confirmed", f"the weights are {str(wanted)[6:]}: 1 - {step} is {left:.6g} there", NOMINAL.name
         )
     return None
+
+
+def _with_masters(case: Case) -> str:
+    """A class that the program makes an object of, if it may be an optimizer that no stand-in can take the place of."""
+    text = "\n".join(case.replay.files.values())
+    made = [name for name in re.findall(r"\b([A-Z]\w+)\(\s*[^()]*param", text) if keeps_masters(name)]
+    return made[0] if made else "the optimizer" if "_step_supports_amp_scaling" in text else ""
 
 
 def half_average(case: Case) -> Judgement | None:
