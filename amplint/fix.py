@@ -1,6 +1,6 @@
 """Applying fixes: whole or not at all, in rounds where they overlap, and never to a result that is no Python.
 
-A fix after which its rule says as much as before, or any rule says more, is taken back.
+A fix after which its rule says as much as before, or any rule says more that the fault had not covered, is taken back.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amplint import registry
 from amplint.finding import Edit, Finding
 from amplint.source import NEWLINE, SourceError, SourceModule, lines_of
 from amplint.suppress import UNUSED
@@ -118,7 +119,7 @@ def fix_all(run: Run, recheck: Recheck, unsafe: bool = False) -> tuple[Fixed, Ru
         if useless:
             refused.update(map(_key, useless))
             continue
-        if _is_worse(run, after):
+        if _is_worse(run, after, chosen):
             if len(chosen) == 1:
                 refused.add(_key(chosen[0]))
             at_most = max(len(chosen) // 2, 1)  # which of them it was shows when they are fewer
@@ -139,11 +140,13 @@ def _useless(chosen: Iterable[Finding], before: Run, after: Run) -> list[Finding
     return [f for f in chosen if new[f.rule, f.place.path] >= old[f.rule, f.place.path]]
 
 
-def _is_worse(before: Run, after: Run) -> bool:
+def _is_worse(before: Run, after: Run, chosen: Iterable[Finding]) -> bool:
     """Whether a rule says more of a file than before; suppressions that became unused do not count, as they have a
-    fix of their own."""
+    fix of their own, nor what the faults that were repaired had covered."""
+    rules = (registry.find(finding.rule) for finding in chosen)
+    uncovered = {code for rule in rules if rule is not None for code in rule.uncovers}
     gained = _counts(after) - _counts(before)
-    return len(after.errors) > len(before.errors) or any(rule != UNUSED for rule, _ in gained)
+    return len(after.errors) > len(before.errors) or any(rule not in {UNUSED, *uncovered} for rule, _ in gained)
 
 
 def _key(finding: Finding) -> tuple[str, str]:

@@ -103,6 +103,7 @@ class Rule(ABC):
       since           amplint version that introduced the rule
       torch           half-open range of torch versions in which the fault exists, e.g. ("2.4", None)
       yields_to       codes of more specific rules that speak instead where both fit the same fault
+      uncovers        codes of rules whose faults show only once this one is repaired; its fix is applied all the same
     """
 
     code: ClassVar[str]
@@ -116,6 +117,7 @@ class Rule(ABC):
     since: ClassVar[str] = "0.1.0"
     torch: ClassVar[tuple[str | None, str | None]] = (None, None)
     yields_to: ClassVar[tuple[str, ...]] = ()
+    uncovers: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def check(self, unit: Unit) -> Iterator[Fault]:

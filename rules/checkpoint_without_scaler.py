@@ -121,6 +121,7 @@ class CheckpointWithoutScaler(Rule):
     severity = Severity.WARNING
     needles = ((b"scaler", b"Scaler"), (b"save", b"state", b"heckpoint", b"ckpt", b"dump"))
     near = (((b"scaler", b"Scaler"),), ((b"state_dict",), (b"save", b"dump"), (_RESUMED,)))
+    uncovers = ("AMP502",)
     fix = "safe"
     confirmed_by = "own"
 
@@ -157,7 +158,7 @@ class CheckpointWithoutScaler(Rule):
                 (*unit.call_steps(event), *steps),
                 unit.assumptions(event),
                 unit.confidence(step.scaler, step.optimizer),
-                _fix(unit, event, step),
+                _fix(unit, event, _steps_of_missing(event, driven) or [step]),
             )
 
 
@@ -226,6 +227,13 @@ def _resumable(event: Event, driven: dict[Value, Event]) -> Event | None:
     return None
 
 
+def _steps_of_missing(event: Event, driven: dict[Value, Event]) -> list[Event]:
+    """A step of each scaler whose optimizer's state is saved."""
+    states = [v.of for v in event.details["contents"] if isinstance(v, StateOf)]
+    steps = {driven[of].scaler: driven[of] for of in states if of in driven}
+    return list(steps.values())
+
+
 def _is_handed_out(of: Value) -> bool:
     """Whether a state is that of one of the objects that a method hands to a loop, which may be scalers."""
     holder = of.parts[0] if isinstance(of, ItemOf) and of.parts[1] == "each" else None
@@ -285,39 +293,55 @@ def _literal(event: Event) -> Site | None:
     return literal if "state_dict" in literal.module.segment(literal.node) else None
 
 
-def _fix(unit: Unit, event: Event, step: Event) -> FixPlan | None:
-    """Add the scaler's state to a dict literal where the scaler is bound."""
+def _fix(unit: Unit, event: Event, steps: list[Event]) -> FixPlan | None:
+    """Add the scalers' states to a dict literal where the scalers are bound."""
     literal = _literal(event)
-    scaler = receiver_text(step.site)
-    if literal is None or not is_plain_path(scaler) or literal.module is not step.site.module:
+    if literal is None or not all(_is_reachable(unit, event, literal, step) for step in steps):
         return None
-    if not _is_bound(unit, event, step.scaler):
-        return None
-    reachable = function_of(literal) is function_of(step.site)
-    if scaler.startswith("self.") and class_of(literal) is not None:
-        reachable = reachable or class_of(literal) is class_of(step.site)
     elements = literal.node.elements if isinstance(literal.node, cst.Dict) else ()
-    if not reachable or not elements or not isinstance(elements[-1], cst.DictElement):
+    if not elements or not isinstance(elements[-1], cst.DictElement):
         return None
     module = literal.module
     text, last = module.segment(literal.node), module.segment(elements[-1])
     begin, _, rest = text.rpartition(last)
     quote = "'" if module.segment(elements[-1].key).startswith("'") else '"'
-    added = f"{quote}scaler{quote}: {scaler}.state_dict()"
+    scalers = [receiver_text(step.site) for step in steps]
+    entries = [f"{quote}{_key(name, scalers)}{quote}: {name}.state_dict()" for name in scalers]
     multiline = module.place(literal.node).line != module.place(elements[-1].key).line
     if multiline:
         # behind what stands on the last entry's line
         line = re.match(r"(?P<comma>,?)(?P<comment>[^\n]*)", rest)
         assert line is not None
         indent = re.sub(r"\S", " ", text_before(Site(module, elements[-1].key)))
+        added = f",\n{indent}".join(entries)
         rest = rest[line.end() :]
         if rest.startswith("\n"):
             new = f"{begin}{last},{line['comment']}\n{indent}{added}{line['comma']}{rest}"
         else:
             new = f"{begin}{last},\n{indent}{added}{line[0]}{rest}"
     else:
-        new = f"{begin}{last}, {added}{rest}"
-    return FixPlan("safe", "add the scaler's state", (Change("replace", literal, new),))
+        new = f"{begin}{last}, {', '.join(entries)}{rest}"
+    return FixPlan(
+        "safe",
+        "add the scaler's state" if len(scalers) == 1 else "add the scalers' states",
+        (Change("replace", literal, new),),
+    )
+
+
+def _is_reachable(unit: Unit, event: Event, literal: Site, step: Event) -> bool:
+    """Whether a scaler goes by the same name where it steps and where a checkpoint is put together."""
+    scaler = receiver_text(step.site)
+    if not is_plain_path(scaler) or literal.module is not step.site.module or not _is_bound(unit, event, step.scaler):
+        return False
+    if scaler.startswith("self.") and class_of(literal) is not None and class_of(literal) is class_of(step.site):
+        return True
+    return function_of(literal) is function_of(step.site)
+
+
+def _key(scaler: str, scalers: list[str]) -> str:
+    """The key for a scaler's state: "scaler" where there is one."""
+    name = scaler.rpartition(".")[2].strip("_")
+    return "scaler" if len(scalers) == 1 else name if "scaler" in name.lower() else f"scaler_{name}"
 
 
 def _is_bound(unit: Unit, save: Event, scaler: Scaler | None) -> bool:

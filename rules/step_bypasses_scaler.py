@@ -105,6 +105,7 @@ class StepBypassesScaler(Rule):
     fix = "unsafe"
     confirmed_by = "grad"
     yields_to = ("AMP213", "AMP214", "AMP220")
+    uncovers = ("AMP219",)
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""
