@@ -10,7 +10,7 @@ import libcst as cst
 
 from amplint.finding import Severity
 from amplint.guards import describe
-from amplint.layout import class_of, function_of, is_plain_path, receiver_text, text_before
+from amplint.layout import class_of, function_of, is_plain_path, receiver_text, same_function, text_before
 from amplint.rule import Change, Fault, FixPlan, Rule, Site
 from amplint.values import DictV, Func, ItemOf, Optimizer, Result, Scaler, Scheduler, StateOf, Value
 
@@ -296,7 +296,10 @@ def _literal(event: Event) -> Site | None:
 def _fix(unit: Unit, event: Event, steps: list[Event]) -> FixPlan | None:
     """Add the scalers' states to a dict literal where the scalers are bound."""
     literal = _literal(event)
-    if literal is None or not all(_is_reachable(unit, event, literal, step) for step in steps):
+    if literal is None or not all(_is_bound(unit, event, step.scaler) for step in steps):
+        return None
+    scalers = [_name_of(unit, literal, step) for step in steps]
+    if "" in scalers or len(set(scalers)) < len(scalers):
         return None
     elements = literal.node.elements if isinstance(literal.node, cst.Dict) else ()
     if not elements or not isinstance(elements[-1], cst.DictElement):
@@ -305,7 +308,6 @@ def _fix(unit: Unit, event: Event, steps: list[Event]) -> FixPlan | None:
     text, last = module.segment(literal.node), module.segment(elements[-1])
     begin, _, rest = text.rpartition(last)
     quote = "'" if module.segment(elements[-1].key).startswith("'") else '"'
-    scalers = [receiver_text(step.site) for step in steps]
     entries = [f"{quote}{_key(name, scalers)}{quote}: {name}.state_dict()" for name in scalers]
     multiline = module.place(literal.node).line != module.place(elements[-1].key).line
     if multiline:
@@ -328,14 +330,19 @@ def _fix(unit: Unit, event: Event, steps: list[Event]) -> FixPlan | None:
     )
 
 
-def _is_reachable(unit: Unit, event: Event, literal: Site, step: Event) -> bool:
-    """Whether a scaler goes by the same name where it steps and where a checkpoint is put together."""
-    scaler = receiver_text(step.site)
-    if not is_plain_path(scaler) or literal.module is not step.site.module or not _is_bound(unit, event, step.scaler):
-        return False
-    if scaler.startswith("self.") and class_of(literal) is not None and class_of(literal) is class_of(step.site):
-        return True
-    return function_of(literal) is function_of(step.site)
+def _name_of(unit: Unit, literal: Site, step: Event) -> str:
+    """What a scaler is called where a checkpoint is put together; "" where that is not known."""
+    made, names = unit.site_of(step.scaler), []
+    holder = made.module.parent(made.node) if made is not None else None
+    if made is not None and isinstance(holder, cst.Assign) and len(holder.targets) == 1:
+        # the step may call it by the variable of a loop
+        names.append((made, made.module.segment(holder.targets[0].target)))
+    names.append((step.site, receiver_text(step.site)))
+    for site, name in names:
+        of_object = name.startswith("self.") and class_of(literal) is not None and class_of(literal) is class_of(site)
+        if is_plain_path(name) and (of_object or same_function(site, literal)):
+            return name
+    return ""
 
 
 def _key(scaler: str, scalers: list[str]) -> str:

@@ -295,6 +295,49 @@ def test_a_fix_that_helps_nothing_is_taken_back(here: Path, amplint: Amplint, mo
     assert fixed(here, amplint, "bad()\nbad()\n") == "bad()\nbad()\n"
 
 
+RESUMED = """\
+import torch
+
+
+def main(args, net, critic, loader):
+    over_net = torch.optim.SGD(net.parameters(), lr=0.1)
+    over_critic = torch.optim.SGD(critic.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    apart = torch.amp.GradScaler("cuda")
+    if args.resume:
+        state = torch.load(args.resume)
+        net.load_state_dict(state["net"])
+        over_net.load_state_dict(state["over_net"])
+    for x in loader:
+        for model, optimizer, mine in ((net, over_net, scaler), (critic, over_critic, apart)):
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            mine.scale(loss).backward()
+            mine.step(optimizer)
+            mine.update()
+    torch.save({STATES}, args.path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("states", "added"),
+    [
+        (["over_net"], '"scaler": scaler.state_dict()'),
+        (["over_net", "over_critic"], '"scaler": scaler.state_dict(), "scaler_apart": apart.state_dict()'),
+    ],
+)
+def test_a_fix_that_uncovers_another_fault_is_applied(
+    here: Path, amplint: Amplint, states: list[str], added: str
+) -> None:
+    entries = ", ".join(f'"{name}": {name}.state_dict()' for name in ["net", *states])
+    (here / "a.py").write_text(RESUMED.replace("STATES", entries))
+    result = amplint("--fix", "a.py")
+    assert (here / "a.py").read_text() == RESUMED.replace("STATES", f"{entries}, {added}")
+    assert "AMP502" in result.out
+    assert "AMP501" not in result.out
+
+
 def test_a_fix_may_change_several_checked_files_but_no_other(
     here: Path, amplint: Amplint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
