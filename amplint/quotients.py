@@ -49,7 +49,7 @@ def is_divided(site: Site, readings: AbstractSet[int]) -> bool:
     if not isinstance(target, cst.Name) or function is None:
         return False
     uses = [use for use in _uses(function, target.value) if use is not target]
-    held = frozenset(id(use) for name in _holding(function, readings) for use in _uses(function, name))
+    held = readings | {id(use) for name in _holding(function, readings) for use in _uses(function, name)}
     divided = [_quotient(site.module, use, held) is None for use in uses]
     return any(divided) and all(
         divides or _is_test(site.module, use) for use, divides in zip(uses, divided, strict=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from amplint import library
 from amplint.finding import Severity
 from amplint.needles import CASTS_TO_HALF, ENABLES, HALVES, REGION_OR_TRAINING
 from amplint.precision import Fact, Number, Tensor, Value, facts_of
@@ -161,6 +162,13 @@ def _meeting(fact: Fact) -> tuple[Value, Value]:
 
 def _optimizers(unit: Unit) -> Iterator[Fault]:
     """Adam over weights that were cast to half: its eps is added to square roots of half tensors."""
+    if any(
+        scope.kind == "class" and library.keeps_masters(scope.name, scope.words)
+        for env in (unit.env, *unit.executor.entered)
+        for scope in env.program.scopes
+    ):
+        # an optimizer of the project's own may put copies in fp32 in the place of the weights
+        return
     for trace, position, event in unit.events("construct_optimizer"):
         if not event.details["callee"].rpartition(".")[2].startswith("Adam") or not isinstance(
             event.optimizer, Optimizer

@@ -338,7 +338,9 @@ def _factors(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression]
 
 def _mentions_gradient(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.Attribute) and node.attr.value == "grad":
-        return True
+        # `torch.autograd.grad` is a function: what it returns has the scale that its loss has
+        of = node.value.attr if isinstance(node.value, cst.Attribute) else node.value
+        return not (isinstance(of, cst.Name) and of.value in ("autograd", "func"))
     return any(_mentions_gradient(child) for child in children(node))
 
 

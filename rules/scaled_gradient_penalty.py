@@ -169,6 +169,10 @@ _LINEAR = frozenset(
         "gather",
         "requires_grad_",
         "view_as",
+        # twice the gradient has twice the norm
+        "norm",
+        "vector_norm",
+        "abs",
     }
 )
 _SCALE_FREE = frozenset({"normalize", "cosine_similarity", "sign", "argmax", "isnan", "isinf", "isfinite"})

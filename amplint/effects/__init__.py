@@ -12,7 +12,7 @@ their `details`:
     autograd_grad      value, create_graph
     unscale_, step, update, zero_grad, opt_step, sched_step
     clip               owners, limit, function, error_if_nonfinite
-    hook               owners, clips
+    hook               owners, clips, steps (what the function does that is called in every backward)
     grad_read, grad_write   owners, operation, arguments
     forward            module
     cast               target, dtype, how

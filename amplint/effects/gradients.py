@@ -42,13 +42,23 @@ if TYPE_CHECKING:
     from amplint.machine import CallOutcome, Machine
 
 
-#: holds whether a hook on a parameter takes a step: then each backward does
-HOOKS = Sym("hooks")
+#: known of an executor that has met a hook on a parameter which takes a step: then each backward does
+HOOKS = "hooks that step"
 #: assignments that change a gradient in place, as the methods of these names do; and those that change a weight
 _FACTORS = {"*": "mul_", "/": "div_"}
 _IN_PLACE = {**_FACTORS, "+": "add_", "-": "sub_"}
 #: a function that limits values, by its name
+#: what makes a tensor that is no module's
+_MAKES_TENSOR = re.compile(r"^torch\.(zeros|ones|full|empty|randn?|tensor)(_like)?$")
 _CLIPS = re.compile(r"clamp(?:_|$)|clip(?:_|$)|nan_to_num$")
+
+
+def _is_made_here(owner: Value) -> bool:
+    """Whether gradients are those of a tensor that the program makes, and not of a module's parameters."""
+    callee = owner.callee if isinstance(owner, Result) else None
+    if isinstance(callee, AttrOf):
+        return callee.name in ("clone", "detach")
+    return isinstance(callee, Ext) and _MAKES_TENSOR.match(callee.dotted) is not None
 
 
 def is_part(owners: frozenset[Value], optimizer: Value | None, gradients: Gradients) -> bool:
@@ -189,6 +199,11 @@ class GradientEffects:
     def zero_owners(self, owners: frozenset[Value], site: Site, state: Machine) -> None:
         """Gradients of some parameters are zeroed by hand."""
         before = self.effects.owners.concerned(owners, state)
+        if owners and all(map(_is_made_here, owners)) and not any(
+            o is not None and self.effects.owners.related(owners, o, state) for o in before
+        ):
+            # an input that an attack or an inner loop changes, and no optimizer
+            return
         if is_selected(site) or all(is_part(owners, *held) for held in before.items()):
             # some of them: what is left is worth a step
             for optimizer in before:
@@ -210,10 +225,12 @@ class GradientEffects:
             words = func.scope.words
         elif isinstance(func, Partial) and isinstance(func.parts[0], Ext):
             words = frozenset((func.parts[0].dotted.rpartition(".")[2],))
-        clips = any(_CLIPS.match(word) for word in words)
-        self.x.record("hook", site, state, details={"owners": owners, "clips": clips})
+        knows_scale = not words.isdisjoint({"unscale_", "get_scale"})
+        clips = not knows_scale and any(_CLIPS.match(word) for word in words)
+        self.x.record("hook", site, state, details={"owners": owners, "clips": clips, "steps": "step" in words})
         if "step" in words:
-            state.heap[(HOOKS, "#steps")] = True
+            # whatever path: whether there is a hook is decided by a loop over parameters, or by what of them is trained
+            self.x.known[HOOKS] = True
 
     def parameter_method(
         self, param: Param, name: str, pos: list[Value], kw: dict[str, Value], site: Site, state: Machine

@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 
 
 def hands_on_gradients(given: Value | None) -> bool:
-    """Whether what `backward(gradient=...)` is given may be gradients of a graph behind it, and not just ones."""
+    """Whether what `backward(gradient=...)` is given may be gradients of a graph behind it, and not just ones; what is
+    made empty is filled by somebody."""
     if given is None or given is NONE or isinstance(given, Const):
         return False
     made = isinstance(given, Result) and isinstance(given.callee, Ext) and given.callee.dotted.startswith("torch.")
-    return not made or computed_from_gradients(given) or bool(given.taint.scales)
+    empty = made and "empty" in given.callee.dotted  # type: ignore[attr-defined]
+    return not made or empty or computed_from_gradients(given) or bool(given.taint.scales)
 
 
 class Losses:
@@ -137,7 +139,7 @@ class Losses:
             for optimizer in before:
                 self.assign(optimizer, UNKNOWN, state)
             return
-        if state.heap.get((HOOKS, "#steps")):
+        if HOOKS in self.x.known:
             for known in list(state.books):
                 self.effects.scaling.lose_scaler(known, state)
             for optimizer in before:
