@@ -175,6 +175,9 @@ _LOADS_SCALER = re.compile(
 )
 
 
+#: the entry of a checkpoint that is loaded, and the names of those that may be a scaler's
+_KEY = re.compile(r"(?:\[|\.get\()\s*['\"](\w+)['\"]")
+_SCALERS = re.compile(r"scal|amp|fp16|precision", re.IGNORECASE)
 #: the name of something that is loaded and is no scaler
 _OTHERS = re.compile(r"model|net|optim|sched|ema|encoder|decoder|criterion", re.IGNORECASE)
 
@@ -186,7 +189,9 @@ def _may_be_loaded(unit: Unit) -> bool:
         if isinstance(of, Scaler):
             return True
         if isinstance(of, (ItemOf, Result)) or (isinstance(of, Sym) and of.parts[0] == "join"):
-            if not _OTHERS.search(receiver_text(event.site)):
+            key = _KEY.search(argument_text(event.site))
+            by_key = key is not None and not _SCALERS.search(key[1])
+            if not by_key and not _OTHERS.search(receiver_text(event.site)):
                 return True
     return unit.mentions(_LOADS_SCALER, "load_state_dict")
 

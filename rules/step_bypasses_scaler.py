@@ -124,6 +124,9 @@ class StepBypassesScaler(Rule):
             elif gradients.kind in ("S", "U", "L", "M") and gradients.last is not None:
                 scaler = gradients.scaler
                 is_sure = gradients.kind == "S" and is_certain(gradients, event.optimizer)
+                if gradients.kind == "U" and gradients.unscaled is not None:
+                    # whatever the backward reached, the scaler was asked for these
+                    is_sure = gradients.unscaled.optimizer is event.optimizer
                 if gradients.maybe and not is_sure and not _is_only_step(trace, position, gradients):
                     continue
                 by_hand = _divided_by_scale(trace, gradients.last, event)
