@@ -160,6 +160,9 @@ def _equal(left: Value, right: Value) -> bool | Literal:
         or (not isinstance(right, (Const, Ext)) and right.uid < left.uid)
     ):
         left, right = right, left
+    if isinstance(right, Const) and isinstance(right.value, bool):
+        # `flag is True` and `if flag` are one question
+        return literal(left) if right.value else negate(literal(left))
     return ("eq", left, right), True
 
 

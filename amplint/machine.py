@@ -254,11 +254,14 @@ def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
         joined: list[tuple[Value, Value, Value]] = []
         for number in numbers:
             joined += _join(first.frames[number], state.frames[number].items(), point, first)
+        for slot, value in state.heap.items() if slots else ():
+            mine = first.heap.get(slot)
+            if mine is not value and _is_vague(value):
+                first.heap[slot] = now = Sym("join", id(point), slot, first.loops)
+                if isinstance(mine, Value):
+                    joined.append((mine, value, now))
         both = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
         first.assume = {**both, **decided_alike(first.assume, state.assume, joined)} if joined else both
-        for slot, value in state.heap.items() if slots else ():
-            if first.heap.get(slot) is not value and _is_vague(value):
-                first.heap[slot] = Sym("join", id(point), slot, first.loops)
     return list(groups.values())
 
 

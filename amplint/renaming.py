@@ -19,7 +19,7 @@ _RENAMED = frozenset({"true", "none", "eq", "lt"})
 
 
 def decided_alike(
-    mine: Mapping[Atom, bool], theirs: Mapping[Atom, bool], joined: Iterable[tuple[Value, Value, Value]]
+    mine: dict[Atom, bool], theirs: dict[Atom, bool], joined: Iterable[tuple[Value, Value, Value]]
 ) -> dict[Atom, bool]:
     """The decisions that both paths made, in terms of the joined values; `joined` holds what each of them was on either
     path and what it is now."""
@@ -28,6 +28,11 @@ def decided_alike(
         here = _renamed(mine, first, now)
         there = _renamed(theirs, second, now) if here else {}
         found.update((atom, outcome) for atom, outcome in here.items() if there.get(atom) is outcome)
+        if isinstance(first, OpV) or isinstance(second, OpV):
+            # a flag on one path, and a comparison on the other
+            truth = guards.outcome(first, mine)
+            if truth is not None and guards.outcome(second, theirs) is truth:
+                found["true", now] = truth
     return found
 
 

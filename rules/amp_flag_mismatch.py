@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -374,6 +375,10 @@ def _is_undefined(unit: Unit, scaler: Value | None) -> bool:
 
 def _by_flags_alone(event: Event) -> bool:
     """Whether nothing that amplint cannot judge was decided on the way."""
+    ruled_out = Counter(atom[1] for atom, outcome in event.assume.items() if atom[0] == "eq" and not outcome)
+    if any(times > 1 for times in ruled_out.values()):
+        # `if level == 1: ... elif level == 2: ...`: that there is no third value goes without saying
+        return False
     for atom in event.assume:
         for leaf in (leaf for part in atom[1:] for leaf in _leaves(part)):
             if atom[0] in ("mod", "lt") or isinstance(leaf, Scaler):

@@ -125,6 +125,11 @@ def test_what_is_certain_is_no_literal(text: str, expected: bool) -> None:
         ("a > b", "b < a"),
         ("a <= b", "not b < a"),
         ("a is b", "a == b"),
+        # flags are true or false; whoever asks whether one `is True` means nothing else
+        ("a", "a == True"),
+        ("a", "a is True"),
+        ("not a", "a is False"),
+        ("a", "a is not False"),
         ("a not in b", "not a in b"),
         ("i % n", "not i % n == 0"),
         ("(i + 1) % n == 0", "i % n == n - 1"),
@@ -147,7 +152,6 @@ def test_conditions_that_say_the_same(one: str, other: str) -> None:
     ("one", "other"),
     [
         ("a", "a is None"),
-        ("a", "a == True"),
         ("a == 1", "a == True"),
         ("a < b", "b < a"),
         ("i % n == 0", "(i + 1) % n == 0"),

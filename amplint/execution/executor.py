@@ -46,7 +46,9 @@ from amplint.program import (
 from amplint.rule import Site
 from amplint.states import Entered, Event, Gradients
 from amplint.values import (
+    FALSE,
     NONE,
+    TRUE,
     Class,
     DictV,
     Func,
@@ -334,6 +336,10 @@ class Executor:
                 return [
                     pair for s, truth in self.split(state, test) for pair in self.split(s, then if truth else orelse)
                 ]
+            if value.op in _EQUALITIES and isinstance(value.args[0], OpV) and value.args[1] in (TRUE, FALSE):
+                # `(a and b) is True`
+                same = (value.args[1] is TRUE) is (value.op in ("==", "is"))
+                return [(s, truth is same) for s, truth in self.split(state, value.args[0])]
             if value.op in _EQUALITIES and isinstance(value.args[0], OpV) and value.args[0].op == "ite":
                 # what a choice is compared with is asked of the one that is chosen
                 return [

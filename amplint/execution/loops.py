@@ -61,6 +61,10 @@ MAX_ITERATIONS, MAX_NAMES = 4, 16
 LATER = "later"
 
 
+#: what happens to one optimizer or scaler, and then to the next
+_PROTOCOL = frozenset({"backward", "unscale_", "step", "opt_step", "update", "zero_grad"})
+
+
 class Loops:
     """Loops of one executor."""
 
@@ -327,9 +331,6 @@ class Loops:
 
     def element(self, stmt: Loop, sequence: Value, index: int, state: Machine, outer: Any) -> Value:
         """The element of an unknown sequence that a loop's target is bound to in one iteration."""
-        role = None
-        if stmt.target is not None:
-            role = self.x.binding.role(path_of(stmt.target), state)
         if isinstance(stmt.target, Seq) and isinstance(sequence, Result) and isinstance(sequence.callee, Ext):
             roles = {self.x.binding.role(path_of(part), state) for item in stmt.target.items for part in parts_of(item)}
             if (
@@ -339,6 +340,9 @@ class Loops:
             ):
                 # the same few objects every time: their numbers are theirs in every such loop
                 return Sequence(Const.of(index), self.nth(sequence.args[0], index, stmt, ()))
+            if sequence.callee.dotted == "zip" and len(sequence.args) == len(stmt.target.items):
+                each = zip(sequence.args, stmt.target.items, strict=True)
+                return Sequence(*(self.nth(a, index, stmt, self._outer(item, outer, state)) for a, item in each))
         seen = self._seen_items(sequence, state)
         if index < len(seen) and stmt.kind == "for":
             return seen[index]
@@ -348,9 +352,12 @@ class Loops:
                 return self.nth(rest, index - len(seen), stmt, ())
         if isinstance(sequence, Many) and index:
             return sequence.another or self._another(sequence.element, index, state)
-        return self.nth(
-            sequence, index, stmt, outer if role not in ("optimizer", "scaler", "model", "scheduler") else ()
-        )
+        return self.nth(sequence, index, stmt, self._outer(stmt.target, outer, state))
+
+    def _outer(self, target: Expr | None, outer: Any, state: Machine) -> Any:
+        """The loops around that tell elements apart: none of them where these are the same few objects every time."""
+        role = self.x.binding.role(path_of(target), state) if target is not None else None
+        return () if role in ("optimizer", "scaler", "model", "scheduler") else outer
 
     def _another(self, value: Value, number: int, state: Machine) -> Value:
         """A further one of many similar values: an object with an optimizer of its own, and a scaler of its own unless
@@ -575,10 +582,11 @@ def _counted(atom: guards.Atom) -> list[tuple[str, Value]]:
 
 
 def _trained(link: Any, start: Any) -> bool:
-    """Whether a backward was run since `start`: such a body is worth a second round even in a comprehension."""
+    """Whether something of the protocol happened since `start`: such a body is worth a second round even in a
+    comprehension."""
     while link is not start and link is not None:
         link, event = link
-        if event.kind == "backward":
+        if event.kind in _PROTOCOL:
             return True
     return False
 
