@@ -373,6 +373,41 @@ def _objects_of(call: Call) -> Iterator[str]:
             yield path_of(call.args[0].value)
 
 
+_LOSS = re.compile(r"loss|cost|objective|(^|_)err(or)?($|_|\d)|total", re.IGNORECASE)
+#: what scalers of data, meters and running averages have
+_OF_DATA_SCALERS = frozenset({"transform", "fit", "fit_transform", "inverse_transform", "partial_fit", "avg", "reset"})
+
+
+def _scaling_losses(scope: Scope) -> frozenset[str]:
+    """The access paths whose `scale` is given a loss, by its name or since the result is backpropagated."""
+    backpropagated = {
+        path_of(s.func.base)
+        for s in scope.statements
+        if isinstance(s, Call) and isinstance(s.func, Attr) and s.func.name == "backward"
+    }
+    results = {
+        stmt.value.id
+        for stmt in scope.statements
+        if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and path_of(stmt.target) in backpropagated
+    }
+    return frozenset(
+        path_of(stmt.func.base)
+        for stmt in scope.statements
+        if isinstance(stmt, Call)
+        and isinstance(stmt.func, Attr)
+        and stmt.func.name == "scale"
+        and (
+            stmt.result in backpropagated
+            or stmt.result in results
+            or any(
+                isinstance(part, (Name, Attr)) and _LOSS.search(call_name(part))
+                for a in stmt.args
+                for part in parts_of(a.value)
+            )
+        )
+    )
+
+
 def _roles(scope: Scope) -> dict[str, str]:
     methods: dict[str, set[str]] = {}
     schedulers: set[str] = set()
@@ -380,6 +415,7 @@ def _roles(scope: Scope) -> dict[str, str]:
     made = {s.result for s in scope.statements if isinstance(s, Call) and _SCHEDULER_CLASS.search(path_of(s.func))}
     stepped: set[str] = set()
     called: set[str] = set()
+    of_losses = _scaling_losses(scope)
     for stmt in scope.statements:
         if isinstance(stmt, Assign) and isinstance(stmt.value, Name) and stmt.value.id in made:
             schedulers.add(path_of(stmt.target))
@@ -415,10 +451,12 @@ def _roles(scope: Scope) -> dict[str, str]:
             roles[path] = "scaler"
         elif "scale" in used and used & {"step(optimizer)", "update", "get_scale"}:
             roles[path] = "scaler"
-        elif (named and used & {"step(optimizer)"}) or (named and used & {"get_scale", "scale"}):
+        elif named and used & {"step(optimizer)", "get_scale"}:
             roles[path] = "scaler"
-        elif named and "update" in used and not used & {"transform", "fit", "inverse_transform", "avg", "reset"}:
-            roles[path] = "scaler"
+        elif named and used & {"scale", "update"} and used.isdisjoint(_OF_DATA_SCALERS):
+            # what scales targets or rewards is no scaler of losses
+            if "update" in used or path in of_losses:
+                roles[path] = "scaler"
         elif {"zero_grad", "step"} <= used:
             roles[path] = "optimizer"
         elif "sched" in last and "step" in used:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import libcst as cst
 
 from amplint import guards
 from amplint.finding import Confidence, Severity
-from amplint.layout import function_of, same_function
+from amplint.layout import enclosing, function_of, same_function
 from amplint.program import Assign, Attr, Branch, Call, Expr, Loop, Name, Region, call_name, parts_of
 from amplint.program import Const as Literal
 from amplint.protocol import counts_batches, excluded_by_flag, is_flag
@@ -319,8 +318,10 @@ def _missing(unit: Unit) -> Iterator[Fault]:
             if event.details.get("scaler") is not None and not _asked_for_none_alone(event):
                 # an argument is None, and the flag that was decided may say so as well
                 continue
+            built = unit.site_of(scaler)
+            if built is not None and _is_one_of_several(built):
+                continue
             if scaler is not None and _by_flags_alone(event) and not _dispatched(unit, event):
-                built = unit.site_of(scaler)
                 steps = [(built, "the scaler is made here, under a condition")] if built is not None else []
                 yield Fault(
                     event.site,
@@ -331,6 +332,20 @@ def _missing(unit: Unit) -> Iterator[Fault]:
                 )
                 # this use raises; what follows on the path does not happen
                 break
+
+
+def _is_one_of_several(built: Site) -> bool:
+    """Whether the arms of an `if` without an `else` make a scaler each: `if level == 1: ... elif level == 2: ...`. That
+    there is no third level goes without saying."""
+    module, node = built.module, enclosing(built, cst.If)
+    while node is not None and isinstance(above := module.parent(node), cst.If) and above.orelse is node:
+        node = above
+    holder, arms = module.parent(built.node), 0
+    bound = module.segment(holder.targets[0]) if isinstance(holder, cst.Assign) else "no target"
+    while isinstance(node, cst.If):
+        arms += bound.strip() in module.segment(node.body)
+        node = node.orelse
+    return arms > 1 and node is None
 
 
 def _asked_for_none_alone(event: Event) -> bool:
@@ -375,10 +390,6 @@ def _is_undefined(unit: Unit, scaler: Value | None) -> bool:
 
 def _by_flags_alone(event: Event) -> bool:
     """Whether nothing that amplint cannot judge was decided on the way."""
-    ruled_out = Counter(atom[1] for atom, outcome in event.assume.items() if atom[0] == "eq" and not outcome)
-    if any(times > 1 for times in ruled_out.values()):
-        # `if level == 1: ... elif level == 2: ...`: that there is no third value goes without saying
-        return False
     for atom in event.assume:
         for leaf in (leaf for part in atom[1:] for leaf in _leaves(part)):
             if atom[0] in ("mod", "lt") or isinstance(leaf, Scaler):

@@ -199,8 +199,10 @@ class GradientEffects:
     def zero_owners(self, owners: frozenset[Value], site: Site, state: Machine) -> None:
         """Gradients of some parameters are zeroed by hand."""
         before = self.effects.owners.concerned(owners, state)
-        if owners and all(map(_is_made_here, owners)) and not any(
-            o is not None and self.effects.owners.related(owners, o, state) for o in before
+        if (
+            owners
+            and all(map(_is_made_here, owners))
+            and not any(o is not None and self.effects.owners.related(owners, o, state) for o in before)
         ):
             # an input that an attack or an inner loop changes, and no optimizer
             return
