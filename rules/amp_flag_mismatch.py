@@ -164,7 +164,7 @@ def _one_flag(unit: Unit) -> Iterator[Fault]:
             if same_function(other.site, event.site) and excluded_by_flag(event.assume, other.assume, _is_option)
         ]
         region = _float16_region(unit, trace, position) if beside else None
-        if region is None or not unit.certain(region.details["context"].details.enabled, event.assume):
+        if region is None or region.details["context"].details.enabled is not TRUE:
             continue
         if any(e.scaler is not None for e in trace.events[:position] if e.kind in _PROTOCOL):
             # what is scaled on the same path is not a matter of flags
@@ -335,8 +335,8 @@ def _missing(unit: Unit) -> Iterator[Fault]:
 
 
 def _is_one_of_several(built: Site) -> bool:
-    """Whether the arms of an `if` without an `else` make a scaler each: `if level == 1: ... elif level == 2: ...`. That
-    there is no third level goes without saying."""
+    """Whether several arms of an `if` make a scaler each, and its `else`, if any, says nothing of one: `if level == 1: ...
+    elif level == 2: ...`. That there is no third level goes without saying."""
     module, node = built.module, enclosing(built, cst.If)
     while node is not None and isinstance(above := module.parent(node), cst.If) and above.orelse is node:
         node = above
@@ -345,7 +345,7 @@ def _is_one_of_several(built: Site) -> bool:
     while isinstance(node, cst.If):
         arms += bound.strip() in module.segment(node.body)
         node = node.orelse
-    return arms > 1 and node is None
+    return arms > 1 and (node is None or bound.strip() not in module.segment(node.body))
 
 
 def _asked_for_none_alone(event: Event) -> bool:
