@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amplint.config import Configuration
     from amplint.finding import Finding
     from amplint.fix import Fixed
-    from amplint.run import Run
+    from amplint.run import InternalError, Run
     from amplint.verify.host import Worker
 
 #: what a first argument that is no path may have been meant to be
@@ -309,9 +309,14 @@ def _counts(finding: Finding) -> bool:
 
 
 def _report_errors(run: Run, verbose: bool) -> None:
+    # what all rules ask of a file fails in all of them
+    alike: dict[tuple[str, str], list[InternalError]] = {}
     for error in run.errors:
+        alike.setdefault((error.path, error.message), []).append(error)
+    for error, *others in alike.values():
         rule = f" in {error.rule}" if error.rule else ""
-        say(f"internal error{rule} on {error.path} [{error.hash}]: {error.message}")
+        more = f" (and in {len(others)} more rule{'s' * (len(others) > 1)})" if others else ""
+        say(f"internal error{rule} on {error.path} [{error.hash}]: {error.message}{more}")
         if verbose:
             say(error.traceback)
     if run.errors:

@@ -335,8 +335,8 @@ def _missing(unit: Unit) -> Iterator[Fault]:
 
 
 def _is_one_of_several(built: Site) -> bool:
-    """Whether several arms of an `if` make a scaler each, and its `else`, if any, says nothing of one: `if level == 1: ...
-    elif level == 2: ...`. That there is no third level goes without saying."""
+    """Whether several arms of an `if` make a scaler each, and its `else`, if any, says nothing of one: `if level == 1`,
+    `elif level == 2`. That there is no third level goes without saying."""
     module, node = built.module, enclosing(built, cst.If)
     while node is not None and isinstance(above := module.parent(node), cst.If) and above.orelse is node:
         node = above

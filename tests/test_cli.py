@@ -251,6 +251,29 @@ def test_a_rule_that_fails_does_not_silence_the_others(
     assert [f["rule"] for f in run["findings"]] == ["AMP201"]
 
 
+def test_what_fails_in_several_rules_is_told_once(
+    clipped: Path, amplint: Amplint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [rule for rule in map(registry.find, ("AMP203", "AMP204")) if rule is not None]
+    for rule in broken:
+        namespace = {"__name__": type(rule).__module__}
+        exec("def check(self, unit):\n    raise ValueError('of the engine')\n", namespace)
+        monkeypatch.setattr(type(rule), "check", namespace["check"])
+
+    def analyse(module: object, project: object, rules: list[object], target: str) -> object:
+        for rule in broken:
+            if rule in rules:
+                rule.check(None)  # type: ignore[arg-type]
+        return stand_in(module, project, rules, target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(analysis, "analyse", analyse)
+    result = amplint("--output-format", "json", ".")
+    assert [error["rule"] for error in result.json["errors"]] == ["AMP203", "AMP204"]
+    told = [line for line in result.err.splitlines() if line.startswith("internal error")]
+    assert len(told) == 1
+    assert told[0].endswith("of the engine (and in 1 more rule)")
+
+
 def test_interruption_ends_with_130_and_no_traceback(here: Path) -> None:
     os.mkfifo(here / "pipe.py")
     process = subprocess.Popen(
