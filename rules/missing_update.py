@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amplint.finding import Severity
 from amplint.layout import is_plain_path, receiver_text
 from amplint.needles import SCALER_HERE, SCALES
-from amplint.protocol import between, previous
+from amplint.protocol import between, previous, same_round
 from amplint.rule import Change, Fault, FixPlan, Rule
 
 if TYPE_CHECKING:
@@ -111,6 +111,12 @@ class MissingUpdate(Rule):
             start, step = found
             if event.kind == "unscale_" and not between(trace, start, position, "backward"):
                 # the same gradients are unscaled again after their step
+                continue
+            if any(
+                same_round(step, other) and other.scaler is step.scaler
+                for other in between(trace, start, position, "step")
+            ):
+                # of several optimizers the last step is what the update has to follow
                 continue
             what = "the next step" if event.kind == "step" else "the next unscale_"
             yield Fault(
