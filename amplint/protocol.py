@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from amplint import library
+from amplint import guards, library
 from amplint.effects.owners import within
 from amplint.layout import class_of, enclosing, is_plain_path, receiver_text, same_function
 from amplint.values import (
@@ -152,6 +152,24 @@ def _set_by_hand(value: Value) -> bool:
     if isinstance(value, Result):
         # `scaler.is_enabled()`, `torch.cuda.is_available()`
         return not value.args
+    return False
+
+
+#: what holds the options of a program
+_OPTIONS = re.compile(
+    r"(^|[._])(args|opts?|options|cfg|config|conf|hparams|hps|flags|settings|parse_args\(\))$", re.IGNORECASE
+)
+
+
+def options_disagree(assume: dict[Any, bool]) -> bool:
+    """Whether a path takes one option for on and for off, since it has it from two objects: `args.fp16` and
+    `self.hparams.fp16`."""
+    found: dict[str, bool] = {}
+    for atom, outcome in assume.items():
+        flag = atom[1] if atom[0] == "true" else None
+        if isinstance(flag, AttrOf) and _OPTIONS.search(guards.describe(flag.base)):
+            if found.setdefault(flag.name, outcome) is not outcome:
+                return True
     return False
 
 

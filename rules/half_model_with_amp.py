@@ -10,7 +10,7 @@ import libcst as cst
 from amplint.finding import Severity
 from amplint.layout import receiver_text
 from amplint.needles import ENABLES, TRAINS, UNSCALES
-from amplint.protocol import keeps_masters
+from amplint.protocol import keeps_masters, options_disagree
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import Instance, Net, Optimizer, Result, Value
 
@@ -169,7 +169,7 @@ def _trained(unit: Unit, trace: Trace, position: int, cast: Event) -> Event | No
             if origin is None:
                 continue
             optimizer = event.optimizer
-            if keeps_masters(trace, optimizer):
+            if keeps_masters(trace, optimizer) or options_disagree(event.assume):
                 continue
             theirs = optimizer.owners if isinstance(optimizer, Optimizer) else None
             if theirs is not None and not unit.overlap(owners, theirs):
