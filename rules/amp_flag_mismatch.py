@@ -345,7 +345,7 @@ def _is_one_of_several(built: Site) -> bool:
     while isinstance(node, cst.If):
         arms += bound.strip() in module.segment(node.body)
         node = node.orelse
-    return arms > 1 and (node is None or bound.strip() not in module.segment(node.body))
+    return arms > 1 and (node is None or bound.strip() not in module.segment(node))
 
 
 def _asked_for_none_alone(event: Event) -> bool:
