@@ -380,6 +380,8 @@ _OF_DATA_SCALERS = frozenset({"transform", "fit", "fit_transform", "inverse_tran
 
 def _scaling_losses(scope: Scope) -> frozenset[str]:
     """The access paths whose `scale` is given a loss, by its name or since the result is backpropagated."""
+    if "scale" not in scope.words:
+        return frozenset()
     backpropagated = {
         path_of(s.func.base)
         for s in scope.statements

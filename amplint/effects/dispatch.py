@@ -230,8 +230,8 @@ class Effects:
             return [(state, self.containers.dict_method(base, name, pos, kw, site, state), None)]
         if isinstance(base, ListV):
             return [(state, self.containers.list_method(base, name, pos, state), None)]
-        is_param = isinstance(base, Param) and name.startswith("register") and name.endswith("hook")
-        if is_param or name == "register_post_accumulate_grad_hook":
+        hooks_param = isinstance(base, Param) and name.startswith("register") and name.endswith("hook")
+        if hooks_param or name == "register_post_accumulate_grad_hook":
             self.gradients.hook(base.owners if isinstance(base, Param) else frozenset(), pos, site, state)
             return [(state, Result(callee, tuple(pos), state.loops), None)]
         if isinstance(base, Param):
