@@ -463,6 +463,9 @@ class Reading:
                 found |= self._foreign(i, optimizer)
                 if h.kind == "step" and h.scaler is not None and self.stage(at, h.scaler, optimizer) == "stepped":
                     suspect(h.lines, "AMP205")
+            elif h.kind == "step" and h.scaler is not None and self.stage(at, h.scaler, optimizer) == "stepped":
+                # the update is missing behind the last of several steps
+                suspect(h.lines, "AMP205")
             elif h.kind == "opt_step" and h.optimizer == optimizer:
                 suspect(h.lines, "AMP204")
         return found
