@@ -164,7 +164,10 @@ def _one_flag(unit: Unit) -> Iterator[Fault]:
             if same_function(other.site, event.site) and excluded_by_flag(event.assume, other.assume, _is_option)
         ]
         region = _float16_region(unit, trace, position) if beside else None
-        if region is None or region.details["context"].details.enabled is not TRUE:
+        if region is None or region.details["context"].details.enabled is not TRUE or not _is_plain(unit, region.site):
+            continue
+        if any(atom[0] == "none" and outcome and isinstance(atom[1], Scaler) for atom, outcome in event.assume.items()):
+            # whoever hands None instead of a scaler may have chosen the contexts as well
             continue
         if any(e.scaler is not None for e in trace.events[:position] if e.kind in _PROTOCOL):
             # what is scaled on the same path is not a matter of flags
@@ -180,6 +183,17 @@ def _one_flag(unit: Unit) -> Iterator[Fault]:
                 unit.assumptions(event),
                 unit.confidence(beside[0].scaler),
             )
+
+
+def _is_plain(unit: Unit, region: Site) -> bool:
+    """Whether a region is entered by a call of autocast itself in the `with`, and of no variable that a flag may have
+    bound to something else."""
+    module, call = region.module, region.node
+    if not isinstance(call, cst.Call) or not isinstance(module.parent(call), cst.WithItem):
+        return False
+    name = module.segment(call.func).partition(".")[0]
+    assigned = (stmt for scope in unit.env.program.scopes for stmt in scope.statements if isinstance(stmt, Assign))
+    return module is unit.source and not any(_word(stmt.target) == name for stmt in assigned)
 
 
 def _is_option(atom: Any) -> bool:
