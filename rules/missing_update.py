@@ -98,7 +98,7 @@ class MissingUpdate(Rule):
     near = (SCALER_HERE, ((b".step(",), (b"backward(",)))
     fix = "unsafe"
     confirmed_by = "raise"
-    yields_to = ("AMP208", "AMP209", "AMP216", "AMP301")
+    yields_to = ("AMP208", "AMP209", "AMP213", "AMP216", "AMP301")
 
     def check(self, unit: Unit) -> Iterator[Fault]:
         """Yield the faults of one analysed module."""

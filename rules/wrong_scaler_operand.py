@@ -37,8 +37,8 @@ class WrongScalerOperand(Rule):
     """`scaler.step`, `scale` or `unscale_` is given a scheduler, a bound method, a model, or nothing to work on.
 
     ## What it does
-    Reports `scaler.step(scheduler)`, `scaler.step(optimizer.step)`, `scaler.step(optimizer.step())`,
-    `scaler.step(None)`, `scaler.step()`, `scaler.step([optimizer])`, `scaler.step(model.parameters())`,
+    Reports `scaler.step(scheduler)`, `scaler.step(optimizer.step)`, `scaler.step(optimizer.step())`, the halves of a
+    step of SAM (`scaler.step(optimizer.first_step())`), `scaler.step(None)`, `scaler.step()`, `scaler.step([optimizer])`, `scaler.step(model.parameters())`,
     `scaler.scale(optimizer)`, `scaler.scale(model)`, `scaler.scale(loss.item())`, `scaler.unscale_(model)` and
     `scaler.unscale_(loss)`.
 
@@ -156,8 +156,11 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
         return "a loss instead of an optimizer"
     if isinstance(operand, Scheduler):
         return "a learning rate scheduler instead of an optimizer"
-    if isinstance(operand, Optimizer) and operand.parts[0][0] == "inferred":
-        operand = operand.parts[0][1]
+    sam = _half_step(event.site)
+    if sam is not None:
+        return sam
+    if isinstance(operand, Optimizer) and operand.inferred_from is not None:
+        operand = operand.inferred_from
         if _SCHEDULER.search(argument_text(event.site)) and not _is_cleared(trace, event.optimizer):
             return "a learning rate scheduler instead of an optimizer"
     if isinstance(operand, AttrOf) and operand.name == "step" and _is_optimizer(unit, trace, operand.base):
@@ -208,6 +211,18 @@ def _is_optimizer(unit: Unit, trace: Trace, value: Value) -> bool:
     return any(
         e.optimizer is optimizer and e.kind in ("construct_optimizer", "zero_grad", "opt_step") for e in trace.events
     )
+
+
+def _half_step(site: Site) -> str | None:
+    """A half of a step of SAM, https://github.com/davda54/sam: called in the place of the optimizer, or handed over."""
+    node = site.node
+    argument = node.args[0].value if isinstance(node, cst.Call) and node.args else None
+    method = argument.func if isinstance(argument, cst.Call) else argument
+    if not isinstance(method, cst.Attribute) or method.attr.value not in ("first_step", "second_step"):
+        return None
+    if method is argument:
+        return "the bound method instead of the optimizer"
+    return f"the result of optimizer.{method.attr.value}() instead of the optimizer"
 
 
 def _nothing(site: Site) -> str | None:
