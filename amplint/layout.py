@@ -30,14 +30,21 @@ def class_of(site: Site) -> cst.CSTNode | None:
 
 
 def is_expected_to_raise(site: Site) -> bool:
-    """Whether a site stands under `pytest.raises`, `assertRaises` and the like: what is wrong there is meant."""
-    node: cst.CSTNode | None = enclosing(site, cst.With, cst.FunctionDef)
-    while isinstance(node, cst.With):
+    """Whether a site stands under `pytest.raises`, `assertRaises` and the like, or in a `try` that catches the
+    AssertionError of a scaler (torch/amp/grad_scaler.py): what is wrong there is meant."""
+    node: cst.CSTNode | None = enclosing(site, cst.With, cst.Try, cst.FunctionDef)
+    while isinstance(node, (cst.With, cst.Try)):
+        if isinstance(node, cst.Try):
+            caught = (site.module.segment(handler.type) for handler in node.handlers if handler.type is not None)
+            if any("AssertionError" in types for types in caught):
+                return True
+            node = enclosing(Site(site.module, node), cst.With, cst.Try, cst.FunctionDef)
+            continue
         managers = [item.item.func for item in node.items if isinstance(item.item, cst.Call)]
         names = [f.attr.value if isinstance(f, cst.Attribute) else getattr(f, "value", "") for f in managers]
         if any(isinstance(name, str) and _RAISES.match(name) for name in names):
             return True
-        node = enclosing(Site(site.module, node), cst.With, cst.FunctionDef)
+        node = enclosing(Site(site.module, node), cst.With, cst.Try, cst.FunctionDef)
     return False
 
 
