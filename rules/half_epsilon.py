@@ -163,7 +163,9 @@ def _meeting(fact: Fact) -> tuple[Value, Value]:
 def _optimizers(unit: Unit) -> Iterator[Fault]:
     """Adam over weights that were cast to half: its eps is added to square roots of half tensors."""
     if any(
-        scope.kind == "class" and library.keeps_masters(scope.name, scope.words)
+        scope.kind == "class"
+        and {"step", "param_groups"} <= {*scope.words, *scope.children}
+        and library.keeps_masters(scope.name, scope.words)
         for env in (unit.env, *unit.executor.entered)
         for scope in env.program.scopes
     ):

@@ -38,9 +38,9 @@ class WrongScalerOperand(Rule):
 
     ## What it does
     Reports `scaler.step(scheduler)`, `scaler.step(optimizer.step)`, `scaler.step(optimizer.step())`, the halves of a
-    step of SAM (`scaler.step(optimizer.first_step())`), `scaler.step(None)`, `scaler.step()`, `scaler.step([optimizer])`, `scaler.step(model.parameters())`,
-    `scaler.scale(optimizer)`, `scaler.scale(model)`, `scaler.scale(loss.item())`, `scaler.unscale_(model)` and
-    `scaler.unscale_(loss)`.
+    step of SAM (`scaler.step(optimizer.first_step())`), `scaler.step(None)`, `scaler.step()`,
+    `scaler.step([optimizer])`, `scaler.step(model.parameters())`, `scaler.scale(optimizer)`, `scaler.scale(model)`,
+    `scaler.scale(loss.item())`, `scaler.unscale_(model)` and `scaler.unscale_(loss)`.
 
     ## Why is this bad
     The call raises an AttributeError, TypeError or ValueError on the first step with an enabled scaler. A disabled
