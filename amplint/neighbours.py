@@ -98,10 +98,10 @@ class Neighbours:
             yield from (caller for caller in self.callers(file) if self.assembles(caller, file))
 
     def assembles(self, caller: Path, file: Path) -> bool:
-        """Whether a file makes objects of another one's classes and uses a third one that deals with AMP: it
-        may hand them over, callbacks to a trainer, and then neither of the two others knows of the other."""
-        outline, text = self._project.outline(file), self.text(caller)
-        if not any(b"%b(" % name.encode() in text for name in outline.speaking_classes):
+        """Whether a file makes objects of another one's classes and uses a third one that deals with AMP: it may hand
+        them over, callbacks to a trainer, and then neither of the two others knows of the other."""
+        text = self.text(caller)
+        if not any(b"%b(" % name.encode() in text for name in self._outline(file).speaking_classes):
             return False
         words = words_in(text)
         for statement in self._statements(caller):

@@ -185,6 +185,20 @@ def right_elsewhere(unit: Unit, event: Event, *kinds: str) -> bool:
     return False
 
 
+_SCALER_STEPS = re.compile(r"[sS]caler\w*\.step\(")
+
+
+def scaled_in_other_arm(step: Site) -> bool:
+    """Whether the other arm of the `if` around a plain step steps through a scaler: the same question, asked once more,
+    decides in the closure."""
+    module, arm = step.module, enclosing(step, cst.If, cst.Else, cst.FunctionDef)
+    choice = module.parent(arm) if isinstance(arm, cst.Else) else arm
+    if not isinstance(choice, cst.If) or choice.orelse is None:
+        return False
+    other = choice.body if arm is choice.orelse else choice.orelse
+    return _SCALER_STEPS.search(module.segment(other)) is not None
+
+
 def passed_updates(unit: Unit, jump: Event, scaler: Scaler | None) -> bool:
     """Whether the code that a jump leaves out holds an `update()` of a scaler, or a call that leads to one."""
     kind = jump.details["kind"]

@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 from amplint.finding import Severity
-from amplint.layout import enclosing
 from amplint.needles import SCALER_HERE, SCALES
-from amplint.protocol import right_elsewhere
+from amplint.protocol import right_elsewhere, scaled_in_other_arm
 from amplint.rule import Fault, Rule, Site
 from amplint.values import Class, Func, Partial, Scaler
 
@@ -114,7 +111,11 @@ class ClosureWithScaler(Rule):
         for trace, position, event in unit.events("step", "opt_step"):
             if event.kind == "opt_step":
                 scaled = _scaled_inside(trace, position, event)
-                if scaled is not None and not right_elsewhere(unit, event, "step") and not _has_other_arm(event.site):
+                if (
+                    scaled is not None
+                    and not right_elsewhere(unit, event, "step")
+                    and not scaled_in_other_arm(event.site)
+                ):
                     yield Fault(
                         event.site,
                         "the closure scales its loss, and the optimizer steps on the scaled gradients",
@@ -145,7 +146,6 @@ class ClosureWithScaler(Rule):
 
 
 _CALLABLES = (Func, Partial)
-_SCALER_STEPS = re.compile(r"[sS]caler\w*\.step\(")
 _OWN_SCALER = re.compile(r"\b(?!Sharded)[A-Z]\w*GradScaler\b")
 
 
@@ -162,13 +162,6 @@ def _may_be_the_projects(unit: Unit, scaler: Scaler) -> bool:
     target = text.partition("=")[0].strip()
     lines = (line.strip() for line in made.module.text.splitlines())
     return any(_OWN_SCALER.search(line) for line in (text, *(line for line in lines if line.startswith(f"{target} ="))))
-
-
-def _has_other_arm(step: Site) -> bool:
-    """Whether the other arm of the `if` around a plain step steps through a scaler: the same question, asked once more,
-    decides in the closure."""
-    choice = enclosing(step, cst.If, cst.FunctionDef)
-    return isinstance(choice, cst.If) and _SCALER_STEPS.search(step.module.segment(choice)) is not None
 
 
 def _next_update(trace: Trace, position: int, scaler: Scaler | None) -> Iterator[tuple[Site, str]]:

@@ -10,7 +10,7 @@ from amplint.effects.owners import within
 from amplint.finding import Severity
 from amplint.layout import argument_text, receiver_text
 from amplint.needles import DERIVED, SCALER_HERE, SCALES
-from amplint.protocol import is_certain, right_elsewhere, scaler_text
+from amplint.protocol import is_certain, right_elsewhere, scaled_in_other_arm, scaler_text
 from amplint.rule import Change, Fault, FixPlan, Rule
 from amplint.values import TRUE, Ext, Grad, Optimizer, Result, Scaler, Value, sources_of
 
@@ -142,6 +142,10 @@ class StepBypassesScaler(Rule):
                 )
                 steps = [(gradients.last.site, "scaled backward")]
             else:
+                continue
+            own = gradients.last.calls if gradients.last is not None else ()
+            if any(call.identity == event.site.identity for call in own) and scaled_in_other_arm(event.site):
+                # the closure asks the same question once more
                 continue
             if scaler is None or (not _surely_enabled(scaler) and right_elsewhere(unit, event, "step")):
                 continue
