@@ -232,6 +232,12 @@ def known(atom: Atom, assume: dict[Atom, bool]) -> bool | None:
     return _IMPLIED.get(atom[0], _nothing)(atom, assume)
 
 
+def excludes(first: dict[Atom, bool], second: dict[Atom, bool]) -> bool:
+    """Whether what was decided on one path rules out what was decided on another. Paths that were joined keep the
+    events of one of them, which may be of an arm that a later test of the same option excludes."""
+    return any(known(atom, second) is (not outcome) for atom, outcome in first.items())
+
+
 def outcome(value: Value, assume: dict[Atom, bool]) -> bool | None:
     """The outcome of a condition, by its parts or as it was decided as a whole; None where it is free."""
     found = _by_parts(value, assume)

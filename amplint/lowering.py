@@ -178,12 +178,13 @@ class _Lowering:
         scope = self._nested("function", node.name.value, node, fill)
         parent = scope.parent
         if parent is not None:
-            parent.children[scope.name] = scope
+            name = _name_in_class(scope)
+            parent.children[name] = scope
             if parent.kind == "class" and scope.params:
-                self._note_bound_attributes(parent, scope)
+                self._note_bound_attributes(parent, scope, name)
         return scope
 
-    def _note_bound_attributes(self, owner: Scope, method: Scope) -> None:
+    def _note_bound_attributes(self, owner: Scope, method: Scope, name: str) -> None:
         first = method.params[0].name
         for stmt in method.statements:
             targets: list[Expr] = []
@@ -197,8 +198,8 @@ class _Lowering:
                     targets.extend(target.items)
                 elif isinstance(target, Attr) and isinstance(target.base, Name) and target.base.id == first:
                     methods = owner.bound_attributes.setdefault(target.name, [])
-                    if method.name not in methods:
-                        methods.append(method.name)
+                    if name not in methods:
+                        methods.append(name)
 
     def _class(self, node: cst.ClassDef) -> Scope:
         bases: tuple[Expr, ...] = ()
@@ -731,3 +732,11 @@ _EXPRESSIONS: dict[type[cst.CSTNode], Callable[..., Expr]] = {
     cst.Await: _Lowering._await,
     cst.Yield: _Lowering._yield,
 }
+
+
+def _name_in_class(function: Scope) -> str:
+    """The name that a class knows a function by; `scaler.setter` for what an assignment to a property calls."""
+    for decorator in function.decorators:
+        if isinstance(decorator, Attr) and decorator.name in ("setter", "deleter", "getter"):
+            return function.name if decorator.name == "getter" else f"{function.name}.{decorator.name}"
+    return function.name

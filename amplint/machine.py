@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from amplint import library
 from amplint.renaming import decided_alike
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
 from amplint.values import NONE, AttrOf, ItemOf, OpV, Result, Sym, Value
@@ -287,7 +288,17 @@ def _join(
     """Make one of the values in which two frames differ; yields what they were, and what they are now."""
     for name, value in other:
         mine = frame.get(name)
-        if mine is not None and mine is not value and _is_vague(value):
+        if mine is not None and mine is not value and _is_vague(value) and not _name_one_thing(mine, value):
             taint = mine.taint | value.taint
             frame[name] = Sym("join", id(point), state.loops, name, taint=taint)
             yield mine, value, frame[name]
+
+
+def _name_one_thing(first: Value, second: Value) -> bool:
+    """Whether two imports bring the same in by another name: `from torch.amp import GradScaler` where torch is new
+    enough, else `from torch.cuda.amp import GradScaler`."""
+    names = [value.parts[2].full_name for value in (first, second) if type(value) is Sym and value.parts[0] == "lazy"]
+    if len(names) < 2 or ("cpu" in names[0]) is not ("cpu" in names[1]):
+        return False
+    roles = {library.role(name) for name in names}
+    return roles == {"autocast", "device_autocast"} or (len(roles) == 1 and None not in roles)

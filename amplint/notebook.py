@@ -5,6 +5,7 @@ Everything that is not an edited cell's source keeps its bytes: the file is neve
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from bisect import bisect_right
@@ -18,6 +19,11 @@ _NEWLINE = re.compile(r"\r\n?|\n")
 #: cell magics whose body is this program's own Python; any other body is another language or process
 _PYTHON_CELL_MAGICS = frozenset({"capture", "debug", "prun", "time", "timeit"})
 _MAGIC_ASSIGNMENT = re.compile(r"(?P<target>[^=#'\"(\[{]+=\s*)(?:!|%\w)")
+#: line magics that people write without their `%`, as IPython's automagic lets them
+_BARE_MAGIC = re.compile(
+    r"(?:pip|conda|mamba|micromamba|uv|cd|ls|ll|mkdir|rmdir|rm|cp|mv|cat|env|load_ext|matplotlib|run|time|timeit)[ \t]+"
+    r"(?!(?:in|is|and|or|not|if)\b)[-\w./~'\"]"
+)
 _HELP = re.compile(r"\s*(?:\?{1,2}\s*)?[\w.*%]+\s*\?{1,2}\s*$")
 _PIECES = re.compile(
     r"#[^\r\n]*|'''|\"\"\"|'(?:[^\\'\r\n]|\\.)*'|\"(?:[^\\\"\r\n]|\\.)*\"|[\[({]|[\])}]|\\(?=\r|\n|$)", re.DOTALL
@@ -211,7 +217,7 @@ def python_of(source: str) -> str:
             return "".join(_NEWLINE.findall(source))
         end = _NEWLINE.search(first)
         return skipped + (first[end.start() :] if end else "")
-    if not any(mark in source for mark in "%!?/,;"):
+    if not any(mark in source for mark in "%!?/,;") and not _BARE_MAGIC.search(source):
         return source
     return _without_magics(source)
 
@@ -247,9 +253,18 @@ def _blanked(line: str) -> str | None:
     assignment = _MAGIC_ASSIGNMENT.match(line)
     if assignment and not line[: assignment.end("target")].rstrip().endswith(("==", "!=", "<=", ">=")):
         return assignment["target"] + "..."
-    if _HELP.match(line):
+    if _HELP.match(line) or (_BARE_MAGIC.match(line) and not _is_statement(line)):
         return indent + "pass"
     return None
+
+
+def _is_statement(line: str) -> bool:
+    """Whether a line is Python by itself: `ls -l` is, as a difference."""
+    try:
+        ast.parse(line)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _state_after(line: str, depth: int, quote: str) -> tuple[int, str, bool]:

@@ -240,6 +240,11 @@ class Import:
     level: int
     node: cst.CSTNode
 
+    @property
+    def full_name(self) -> str:
+        """What is imported, by its whole name: "torch.amp.GradScaler"."""
+        return self.dotted if self.member is None else f"{self.dotted}.{self.member}".lstrip(".")
+
 
 @dataclass(slots=True, eq=False)
 class Global:

@@ -210,7 +210,7 @@ def _float16_region(unit: Unit, trace: Trace, position: int) -> Event | None:
             arguments = event.details["context"].details
             dtype, device = unit.executor.effects.modules.dtype(arguments.dtype), arguments.device
             by_default = arguments.dtype is None and isinstance(device, Const) and device.value == "cuda"
-            if dtype != "float16" and not by_default:
+            if (dtype != "float16" and not by_default) or guards.excludes(event.assume, backward.assume):
                 return None
             return event if unit.can_hold(arguments.enabled, backward.assume, trace) else None
     return None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from amplint.analysis import Unit
     from amplint.states import Event
     from amplint.traces import Trace
+    from amplint.values import Scaler
 
 
 class UpdateWithoutStep(Rule):
@@ -110,6 +111,8 @@ class UpdateWithoutStep(Rule):
                 continue
             if _all_left_out(unit, event) or _stepped_by_another(trace, position, event) or _has_choices(event):
                 continue
+            if not _is_stepped_here(unit, event.scaler):
+                continue
             steps = [*unit.call_steps(event)]
             last = _last_update(trace, position, event)
             if last is not None:
@@ -121,6 +124,14 @@ class UpdateWithoutStep(Rule):
                 unit.assumptions(event),
                 unit.confidence(event.scaler),
             )
+
+
+def _is_stepped_here(unit: Unit, scaler: Scaler | None) -> bool:
+    """Whether a scaler that came from somewhere else is stepped in sight at all: whoever has it as well may step it, in
+    a method of which nothing is known here."""
+    if scaler is None or scaler.constructed:
+        return True
+    return any(event.scaler is scaler for _, _, event in unit.events("step", "unscale_"))
 
 
 def _all_left_out(unit: Unit, event: Event) -> bool:

@@ -204,10 +204,11 @@ def _is_bare(event: Event) -> bool:
 
 
 def _is_optimizer(unit: Unit, trace: Trace, value: Value) -> bool:
-    """Whether a value was constructed, or has been used, as an optimizer."""
+    """Whether a value was constructed, or has been used, as an optimizer; what a call returns that was given one may be
+    anything."""
     if isinstance(value, (Func, Scheduler, Net)):
         return False
-    optimizer = value if isinstance(value, Optimizer) else unit.executor.binding.as_optimizer(value)
+    optimizer = value if isinstance(value, Optimizer) else Optimizer(("inferred", value), None)
     return any(
         e.optimizer is optimizer and e.kind in ("construct_optimizer", "zero_grad", "opt_step") for e in trace.events
     )

@@ -213,6 +213,12 @@ def test_comments_are_not_looked_for_in_strings() -> None:
         pytest.param("'''\n%x\n!y\n'''\n", "'''\n%x\n!y\n'''\n", id="in-a-string"),
         pytest.param('"""a""" # """\n%x\n', '"""a""" # """\npass\n', id="quotes-in-a-comment"),
         pytest.param("x == y\nx != y\nf(a=!b)\n", None, id="no-magic"),
+        pytest.param(
+            "pip install -r requirements.txt\ncd ..\nx = 1\n", "pass\npass\nx = 1\n", id="magic-without-percent"
+        ),
+        pytest.param(
+            "ls -l\ncat = f(\n    a)\ntime = 3\nrun (\n    b)\ncp if a else b\n", None, id="names-like-magics"
+        ),
     ],
 )
 def test_what_belongs_to_ipython_is_blanked_line_for_line(cell: str, python: str | None) -> None:

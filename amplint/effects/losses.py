@@ -115,7 +115,7 @@ class Losses:
         carries = carries or computed_from_gradients(value)
         certain = scaler is not None or (not carries and self._known_plain(value))
         reached = taint.owners
-        if inputs is not None:
+        if inputs is not None and inputs is not NONE:
             reached = self.effects.owners.parameter_owners(inputs, state)
             carries, scaler = carries or not reached, scaler if reached else None
         before = self.effects.owners.concerned(reached, state)

@@ -248,13 +248,14 @@ class Scaling:
             return [(state, NONE, None)]
         book = state.book(scaler)
         new_scale = pos[0] if pos else kw.get("new_scale")
+        checked = book.checked if self._updates_as_torch_does(scaler, state) else None
         event = self.x.record(
             "update",
             site,
             state,
             before=self.effects.owners.everything(state),
             scaler=scaler,
-            details={"checked": book.checked, "live": book.live, "new_scale": new_scale, "stages": book.stages},
+            details={"checked": checked, "live": book.live, "new_scale": new_scale, "stages": book.stages},
         )
         assert event is not None
         for optimizer, gradients in list(state.grads.items()):
@@ -262,6 +263,12 @@ class Scaling:
         state.default = after_update(state.default, scaler, event)
         state.books[scaler] = Book(book.epoch + 1, (), False, book.live)
         return [(state, NONE, None)]
+
+    def _updates_as_torch_does(self, scaler: Scaler, state: Machine) -> bool:
+        """Whether an `update` of the project's own leaves the decision to torch's."""
+        cls = self.x.classes_of.get(scaler)
+        own = self.x.classes.method(cls, "update", state) if cls is not None else None
+        return own is None or "super" in own[1].words
 
     def _taken_apart(self, value: Value, state: Machine) -> Value:
         """A list or tuple with its elements, anything else as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,8 @@ class Unknown:
         elif isinstance(callee, Result):
             taint = taint | callee.taint
             owners = frozenset((callee,))
+        if taint.scales and "unscale" in _call_name(callee):
+            taint = replace(taint, scales=(), inverse=False)
         return taint | Taint(owners) if owners else taint
 
     def _call_back(self, arguments: list[Value], site: Site, state: Machine) -> None:

@@ -123,7 +123,7 @@ class Calls:
         if isinstance(callee, Func):
             scope = callee.scope
             telling = (
-                scope in callee.env.relevant or _restores(scope, (*positional, *keywords.values())) or scope.is_formula
+                scope in callee.env.relevant or _receives(scope, (*positional, *keywords.values())) or scope.is_formula
             )
             if telling:
                 decided = self.x.idleness.decided_for(callee, positional, keywords, state)
@@ -427,9 +427,11 @@ def _remembers(decorator: Value) -> bool:
     return isinstance(made, Ext) and made.dotted in ("functools.cache", "functools.lru_cache")
 
 
-def _restores(scope: Scope, handed: Iterable[Value]) -> bool:
-    """Whether a function loads states, and is handed a scaler or an optimizer to load one into."""
-    return "load_state_dict" in scope.words and any(isinstance(value, (Scaler, Optimizer)) for value in handed)
+def _receives(scope: Scope, handed: Iterable[Value]) -> bool:
+    """Whether a function is handed a scaler or an optimizer to load a state into, or the constructor of a base class to
+    keep."""
+    is_of_interest = "load_state_dict" in scope.words or scope.name == "__init__"
+    return is_of_interest and any(isinstance(value, (Scaler, Optimizer)) for value in handed)
 
 
 def _rest(values: list[Value], name: str) -> Value:

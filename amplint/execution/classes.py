@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amplint import library
 from amplint.execution.transplants import transplant, transplanted
-from amplint.machine import Machine
+from amplint.machine import Machine, Outcome
 from amplint.program import (
     Assign,
     Attr,
@@ -106,6 +106,24 @@ class Classes:
             if scope is not None and scope.kind == "function":
                 return candidate, scope
         return None
+
+    def assign_property(self, base: Value, name: str, value: Value, site: Site, state: Machine) -> list[Outcome] | None:
+        """Assign to a property of an object of the project: call its setter. None where it is no such property."""
+        if not isinstance(base, Instance):
+            return None
+        found = self.method(base.cls, f"{name}.setter", state)
+        if found is None:
+            return None
+        owner, scope = found
+        setter = Func(owner.env, scope, owner.parts[2], base)
+        if self.x.calls.too_deep(setter, state):
+            return [(state, None)]
+        for attribute, methods in owner.scope.bound_attributes.items():
+            if f"{name}.setter" in methods:
+                # in case the setter says nothing of mixed precision and is not executed
+                state.heap.pop((base, attribute), None)
+        outcomes = self.x.calls.invoke(setter, [value], {}, site, state, None)
+        return [(after, signal) for after, _, signal in outcomes]
 
     def is_module_class(self, cls: Class, state: Machine) -> bool:
         """Whether objects of the class are torch modules, as far as the names of its bases tell."""

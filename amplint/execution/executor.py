@@ -22,6 +22,7 @@ from amplint.execution.modules import Modules
 from amplint.machine import HARD_LIMIT, Machine, Outcome, merge
 from amplint.program import (
     Assign,
+    Attr,
     Branch,
     Call,
     Closure,
@@ -262,6 +263,12 @@ class Executor:
         self.effects.losses.assignment(stmt, value, state)
         if stmt.augmented:
             self.effects.gradients.changed_in_place(stmt, state)
+        if isinstance(stmt.target, Attr):
+            env, _ = state.links[state.stack[-1]]
+            base = self.expressions.value(stmt.target.base, state)
+            called = self.classes.assign_property(base, stmt.target.name, value, Site(env.source, stmt.node), state)
+            if called is not None:
+                return called
         self.binding.bind(stmt.target, value, state, stmt)
         return [(state, None)]
 

@@ -37,7 +37,7 @@ class Modules:
 
     def imported(self, env: ModuleEnv, stmt: Import, state: Machine, depth: int = 0) -> Value:
         """What an import binds: a value of the project's module, or a library name."""
-        full = stmt.dotted if stmt.member is None else f"{stmt.dotted}.{stmt.member}".lstrip(".")
+        full = stmt.full_name
         if stmt.level == 0 and library.role(full) is not None:
             return Ext(full)
         if stmt.member is not None:
