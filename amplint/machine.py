@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from amplint import library
 from amplint.renaming import decided_alike
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
-from amplint.values import NONE, AttrOf, ItemOf, OpV, Result, Sym, Value
+from amplint.values import NONE, AttrOf, DictV, ItemOf, ListV, OpV, Result, Sym, Value, is_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -141,12 +141,19 @@ class Machine:
 
 
 _COARSE = frozenset({Result, OpV, ItemOf, AttrOf, Sym})
+_CONTAINERS = frozenset({ListV, DictV})
 _UNKNOWN_BOOK = Book()
 FRESH_BOOK = Book(checked=False, live=False)
 FRESH_GRADIENTS = NOTHING
 
 
 _ABSENT = object()
+
+
+def _unset(slot: Any) -> Any:
+    """What stands for a slot of the heap that nothing was bound to; an item of an unknown object is unknown as well."""
+    holder, name = slot
+    return None if type(holder) in _COARSE and type(name) is tuple and name[0] == "item" else _ABSENT
 
 
 def _is_vague(value: Any) -> bool:
@@ -193,12 +200,21 @@ def merge(states: list[Machine], point: object, limit: int = HARD_LIMIT) -> tupl
 
 def _diverse(states: list[Machine], limit: int) -> list[Machine]:
     """As many states as the limit allows: one of every different history before the second of any, and of one history
-    one of every state of the gradients before the second of any. Those in which scalers are in use come first."""
+    one of every state of the gradients before the second of any. Those in which scalers are in use come first, and
+    those of a round that nothing singles out before those of the last one."""
     by_history: dict[frozenset[Any], dict[Any, list[Machine]]] = {}
-    for state in sorted(states, key=lambda state: -len(state.books)):
+    for state in sorted(states, key=lambda state: (-len(state.books), _singled_out(state))):
         by_history.setdefault(state.signature, {}).setdefault(_standing(state), []).append(state)
     groups = [_in_turn([_spread(group) for group in alike.values()]) for alike in by_history.values()]
     return _in_turn(groups)[:limit]
+
+
+def _singled_out(state: Machine) -> int:
+    """How often a path has asked for one round of a loop and is in it: `epoch + 1 == epochs`."""
+    return sum(
+        outcome and atom[0] == "eq" and any(isinstance(part, Value) and is_counter(part) for part in atom[1:])
+        for atom, outcome in state.assume.items()
+    )
 
 
 def _standing(state: Machine) -> Any:
@@ -239,22 +255,29 @@ def _group(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
 
 
 def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) -> list[Machine]:
-    variables, slots = _differences(states)
+    variables, differing = _differences(states)
     numbers = [number for number in states[0].stack if any(number == other for other, _ in variables)]
-    groups: dict[tuple[Any, ...], Machine] = {}
+    slots = [slot for slot in differing if type(slot[0]) not in _CONTAINERS]
+    contents = [slot for slot in differing if type(slot[0]) in _CONTAINERS]
+    groups: dict[tuple[Any, ...], list[Machine]] = {}
     for state in states:
         key = (
             tuple([telling(state.frames[number].get(name, _ABSENT)) for number, name in variables]),
-            tuple([telling(state.heap.get(slot, _ABSENT)) for slot in slots]),
+            tuple([telling(state.heap.get(slot, _unset(slot))) for slot in slots]),
             _standing(state),
             state.pending is None,
         )
-        first = groups.setdefault(key, state)
-        if first is state:
+        alike = groups.setdefault(key, [])
+        first = next((other for other in alike if _hold_alike(other, state, contents)), None)
+        if first is None:
+            alike.append(state)
             continue
         joined: list[tuple[Value, Value, Value]] = []
         for number in numbers:
             joined += _join(first.frames[number], state.frames[number].items(), point, first)
+        for slot in contents:
+            if slot in state.heap:
+                first.heap.setdefault(slot, state.heap[slot])
         for slot, value in state.heap.items() if slots else ():
             mine = first.heap.get(slot)
             if mine is not value and _is_vague(value):
@@ -263,7 +286,15 @@ def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
                     joined.append((mine, value, now))
         both = {a: v for a, v in first.assume.items() if state.assume.get(a) is v}
         first.assume = {**both, **decided_alike(first.assume, state.assume, joined)} if joined else both
-    return list(groups.values())
+    return [state for alike in groups.values() for state in alike]
+
+
+def _hold_alike(first: Machine, second: Machine, contents: list[Any]) -> bool:
+    """Whether two paths have the same in the lists and dicts that both have made. One that only one of them has made is
+    out of reach there, since no variable tells the paths apart."""
+    return all(
+        first.heap.get(slot, second.heap.get(slot)) == second.heap.get(slot, first.heap.get(slot)) for slot in contents
+    )
 
 
 def _differences(states: list[Machine]) -> tuple[list[tuple[int, str]], list[Any]]:

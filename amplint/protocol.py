@@ -18,11 +18,11 @@ from amplint.values import (
     ItemOf,
     Net,
     Optimizer,
-    OpV,
     Result,
     Scaler,
     Sym,
     Value,
+    is_counter,
     sources_of,
 )
 
@@ -70,17 +70,7 @@ def counts_batches(atom: Any) -> bool:
     if atom[0] == "true":
         # an argument that the unknown caller of a step may choose anew for every call
         return isinstance(atom[1], Sym) and atom[1].parts[0] == "param" and len(atom[1].parts) == 5
-    return atom[0] in ("eq", "lt") and any(_is_counter(part) for part in atom[1:] if isinstance(part, Value))
-
-
-def _is_counter(value: Value) -> bool:
-    if isinstance(value, Sym):
-        return value.parts[0] in ("index", "counter")
-    if isinstance(value, OpV) and value.op in ("+", "-", "*", "//", "%"):
-        if value.op in ("+", "-") and isinstance(value.args[-1], Const) and isinstance(value.args[0], (AttrOf, Sym)):
-            return True
-        return any(_is_counter(part) for part in value.args if isinstance(part, Value))
-    return False
+    return atom[0] in ("eq", "lt") and any(is_counter(part) for part in atom[1:] if isinstance(part, Value))
 
 
 def is_certain(gradients: Gradients, optimizer: Value | None) -> bool:

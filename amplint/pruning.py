@@ -75,6 +75,8 @@ _RESUMED = re.compile(r"opt|scal|amp", re.IGNORECASE)
 #: operations that change weights in place, where a scope walks over parameters
 _WEIGHT_CHANGES = frozenset("add_ sub_ mul_ div_ copy_ lerp_ addcmul_ addcdiv_".split())
 _EVENT_PARTS = re.compile(r"clip|scaler|autocast|optimizer$|^(Adam|SGD|RMSprop|LBFGS)")
+#: what libraries of arrays are called, which know of no gradients
+_ARRAYS = frozenset({"np", "numpy", "jnp", "jax.numpy", "cp", "tf"})
 _STEPPED = re.compile(r"opt|sch|scal|lr|engine|accel|fabric|model|trainer|agent|solver")
 _SAVES = re.compile(r"save|dump|checkpoint|ckpt|snapshot")
 #: what a scope mentions that saves more than weights
@@ -208,6 +210,8 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
     name = call_name(stmt.func)
     if name in _MINOR_EVENTS:
         return True
+    if name == "clip" and isinstance(stmt.func, Attr) and path_of(stmt.func.base) in _ARRAYS:
+        return False
     if may_be_event(name) or name in env.wrapper_names or name in env.event_aliases:
         return True
     if (call_name(stmt.func.base) if isinstance(stmt.func, Item) else name) in env.kept_losses:
@@ -234,13 +238,28 @@ def _is_event_call(stmt: Call, env: ModuleEnv, scope: Scope) -> bool:
         name in ("close", "pop_all") and "enter_context" in env.program.body.words
     ):
         return True
-    if _SAVES.search(name) and (path == "torch" or not scope.words.isdisjoint(_STATEFUL)):
+    if _SAVES.search(name) and (
+        not scope.words.isdisjoint(_STATEFUL) or (path == "torch" and not _is_filled_here(stmt, scope))
+    ):
         return True
     if any(_reads_gradient(e) for a in stmt.args for e in parts_of(a.value)) or (
         base is not None and any(_reads_gradient(e) for e in parts_of(base))
     ):
         return True
     return ".optim." in f".{path}." and name[:1].isupper()
+
+
+def _is_filled_here(stmt: Call, scope: Scope) -> bool:
+    """Whether what is saved is a container that the scope makes empty and fills itself, as a cache of files is."""
+    payload = stmt.args[0].value if stmt.args else None
+    if not isinstance(payload, Name):
+        return False
+    bound = [s.value for s in scope.statements if isinstance(s, Assign) and _is_name(s.target, payload.id)]
+    return bool(bound) and all(isinstance(value, (DictDisplay, Seq)) and not [*parts_of(value)][1:] for value in bound)
+
+
+def _is_name(expr: Expr, name: str) -> bool:
+    return isinstance(expr, Name) and expr.id == name
 
 
 def _changes_weight(stmt: Assign, scope: Scope) -> bool:

@@ -85,6 +85,7 @@ class SourceModule:
         self.encoding = encoding
         self.newline = newline
         self.notebook = notebook
+        self._rough_texts: dict[int, tuple[cst.CSTNode, str]] = {}
 
     @classmethod
     def from_path(cls, path: Path, display: str | None = None) -> SourceModule:
@@ -162,6 +163,13 @@ class SourceModule:
     def rough_text(self, node: cst.CSTNode) -> str:
         """What a node says, for a look at its words: with its parentheses, without the indentation around it and
         without comments. Unlike `segment` it needs no positions, which are there for findings alone."""
+        known = self._rough_texts.get(id(node))
+        if known is None:
+            # the node is kept along with its text, since its id is the key
+            known = self._rough_texts[id(node)] = (node, self._written(node))
+        return known[1]
+
+    def _written(self, node: cst.CSTNode) -> str:
         if isinstance(node, cst.SimpleStatementLine):
             return "; ".join(map(self.rough_text, node.body))
         if isinstance(node, cst.BaseCompoundStatement):

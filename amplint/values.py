@@ -479,6 +479,17 @@ def parts_of_value(value: Value) -> list[Value]:
     return []
 
 
+def is_counter(value: Value) -> bool:
+    """Whether a value numbers rounds, or is computed from one that does."""
+    if isinstance(value, Sym):
+        return value.parts[0] in ("index", "counter")
+    if isinstance(value, OpV) and value.op in ("+", "-", "*", "//", "%"):
+        if value.op in ("+", "-") and isinstance(value.args[-1], Const) and isinstance(value.args[0], (AttrOf, Sym)):
+            return True
+        return any(is_counter(part) for part in value.args if isinstance(part, Value))
+    return False
+
+
 def sources_of(value: Value) -> Iterator[Value]:
     """A value and everything it was computed from, each once."""
     seen: set[Value] = set()

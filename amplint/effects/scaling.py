@@ -128,7 +128,8 @@ class Scaling:
             if state.assume.get(flag) is False:
                 return [(state, False)]
             return [(state, True)]
-        return self.x.split(state, scaler.enabled)
+        # where only some paths can be followed, those on which something is scaled come first
+        return sorted(self.x.split(state, scaler.enabled), key=lambda outcome: not outcome[1])
 
     def _scale(
         self,

@@ -17,6 +17,7 @@ from amplint.execution.calls import Calls
 from amplint.execution.classes import Classes
 from amplint.execution.expressions import Expressions
 from amplint.execution.idleness import Idleness
+from amplint.execution.liveness import carried
 from amplint.execution.loops import Loops
 from amplint.execution.modules import Modules
 from amplint.machine import HARD_LIMIT, Machine, Outcome, merge
@@ -121,6 +122,7 @@ class Executor:
         #: by block: the block (kept alive, its id is the key) and what is read after each statement
         self._read_after: dict[int, tuple[list[Stmt], list[frozenset[str]]]] = {}
         self._reads: dict[Stmt, frozenset[str]] = {}
+        self._carried: dict[Loop, frozenset[str]] = {}
         #: the names that are read after the statement being executed
         self.after: frozenset[str] = frozenset()
         #: where an object was made
@@ -166,7 +168,7 @@ class Executor:
                         done.append((reached, signal))
                 self.after = needed[position]
             if len(following) > 1 and (len(following) > len(live) or type(stmt) in _COMPOUND):
-                self._forget(following, needed[position])
+                self.forget(following, needed[position])
                 following, dropped = merge(following, stmt, self.limit)
                 self.truncated |= dropped
             live = following
@@ -205,8 +207,15 @@ class Executor:
             known = self._reads[stmt] = frozenset(found)
         return known
 
+    def names_carried(self, loop: Loop) -> frozenset[str]:
+        """The variables that a round of a loop may have from the round before it."""
+        known = self._carried.get(loop)
+        if known is None:
+            known = self._carried[loop] = carried(loop)
+        return known
+
     @staticmethod
-    def _forget(states: list[Machine], needed: frozenset[str]) -> None:
+    def forget(states: list[Machine], needed: frozenset[str]) -> None:
         """Drop variables that nothing reads any more, so that they keep no paths apart."""
         for state in states:
             env, _ = state.links[state.stack[-1]]
@@ -530,10 +539,11 @@ class Executor:
         met = tuple((o, g.kind, g.maybe, g.stale is None, g.leftover, g.window > 1) for o, g in known.items())
         caller = id(state.calls[-1].node) if state.calls else None
         torch_knows = (fields.get("stage"), details.get("checked"))
+        states = frozenset(value for value in details.get("contents", ()) if isinstance(value, StateOf))
         # what is pending is judged by the backward or the step that meets it
         pending = state.signature if kind in ("backward", "step", "unscale_") else None
         regions = tuple(region.context for region in state.regions)
-        self.observe((kind, id(site.node), caller, met, torch_knows, regions, pending), state)
+        self.observe((kind, id(site.node), caller, met, torch_knows, regions, pending, states), state)
         if (
             kind in _PENDING_EVENTS
             or (kind == "unfreeze" and any(waiting == "freeze" for waiting, *_ in state.signature))

@@ -81,7 +81,7 @@ class Loops:
         if stmt.kind == "for":
             self._free_counters(stmt, state)
         leaving = self.x.after
-        needed = leaving | self.x.names_read(stmt)
+        needed = leaving | self.x.names_carried(stmt)
         gathered: list[Value] = []
         live: list[tuple[Machine, list[Value]]] = [(state, gathered)]
         done: list[Outcome] = []
@@ -108,7 +108,7 @@ class Loops:
                         # a window has ended before this batch, and none ends with it
                         between += [s for s, _ in ends if _boundaries(s, stmt, outer) == met]
                     self._sort(stmt, ends, items, outer, following, finished, done)
-                live = self._merge_gathered(following, stmt)
+                live = self._merge_gathered(following, stmt, needed)
             if known is not None and count == len(known):
                 live = [pair for pair in live if not _found_none(known, pair[0])] or live
             if known is None and stmt.kind == "for" and count > 1:
@@ -129,6 +129,9 @@ class Loops:
         self, stmt: Loop, state: Machine, element: Value, number: tuple[int, int], outer: Any, needed: frozenset[str]
     ) -> list[Outcome]:
         """One round of a loop, from one state."""
+        if stmt.kind == "comprehension":
+            # the element is what the round is for
+            needed = needed | self.x.names_read(stmt)
         state.loops = (*outer, number)
         if stmt.target is not None:
             self.x.binding.bind(stmt.target, element, state, stmt)
@@ -187,7 +190,7 @@ class Loops:
                 element = self.nth(sequence, 0, stmt, (*outer, (LATER, id(stmt))))
             ends = self._round(stmt, state, element, (id(stmt), 2), outer, needed)
             self._sort(stmt, ends, items, outer, following, finished, done)
-        return [*kept, *self._merge_gathered(following, stmt)] if following else kept
+        return [*kept, *self._merge_gathered(following, stmt, needed)] if following else kept
 
     def _gather(self, stmt: Loop, state: Machine, items: list[Value], kind: str | None) -> list[Value]:
         if stmt.kind != "comprehension" or stmt.element is None or kind == "continue":
@@ -205,10 +208,11 @@ class Loops:
         return bool(items) and not any(isinstance(s, (Branch, Jump)) for s in walk(stmt.body)) and _is_object(items[-1])
 
     def _merge_gathered(
-        self, pairs: list[tuple[Machine, list[Value]]], stmt: Loop
+        self, pairs: list[tuple[Machine, list[Value]]], stmt: Loop, needed: frozenset[str]
     ) -> list[tuple[Machine, list[Value]]]:
         if len(pairs) < 2:
             return pairs
+        self.x.forget([state for state, _ in pairs], needed)
         groups: dict[tuple[Value, ...], list[Machine]] = {}
         for state, items in pairs:
             groups.setdefault(tuple(items), []).append(state)
@@ -457,7 +461,9 @@ class Loops:
         outer = state.loops
         self._free_counters(stmt, state)
         leaving = self.x.after
-        needed = leaving | self.x.names_read(stmt)
+        needed = leaving | self.x.names_carried(stmt)
+        # the test and the body read what is computed for them
+        ready_for = leaving | self.x.names_read(stmt)
         live = [state]
         done: list[Outcome] = []
         assert stmt.test is not None
@@ -465,7 +471,9 @@ class Loops:
             following: list[Machine] = []
             for current in live:
                 current.loops = (*outer, (id(stmt), index))
-                for ready, signal in self.x.block(stmt.prelude, current, needed) if stmt.prelude else [(current, None)]:
+                for ready, signal in (
+                    self.x.block(stmt.prelude, current, ready_for) if stmt.prelude else [(current, None)]
+                ):
                     if signal is not None:
                         ready.loops = outer
                         done.append((ready, signal))
@@ -484,6 +492,7 @@ class Loops:
                             done.append((after, None))
                         else:
                             done.append((after, inner))
+            self.x.forget(following, needed)
             live, dropped = merge(following, stmt, self.x.limit)
             self.x.truncated |= dropped
         if done and isinstance(stmt.test, Literal) and stmt.test.value:
