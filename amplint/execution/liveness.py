@@ -22,6 +22,7 @@ from amplint.program import (
     Yield,
     expressions_of,
     parts_of,
+    walk,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def carried(loop: Loop) -> frozenset[str]:
     _follow(loop.body, bound, read)
     _read((loop.element, loop.key), bound, read)
     _follow(loop.orelse, set(), read)
-    return frozenset(read)
+    # the second half of `a and b()` is computed where the first lets it, and read nowhere else
+    made = {stmt.result for stmt in walk([loop]) if isinstance(stmt, Call)}
+    return frozenset(read - made)
 
 
 def _follow(block: list[Stmt], bound: set[str], read: set[str]) -> None:
