@@ -178,7 +178,7 @@ class _Lowering:
         scope = self._nested("function", node.name.value, node, fill)
         parent = scope.parent
         if parent is not None:
-            name = _name_in_class(scope)
+            name = _name_in_class(scope) if parent.kind == "class" else scope.name
             parent.children[name] = scope
             if parent.kind == "class" and scope.params:
                 self._note_bound_attributes(parent, scope, name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from amplint import library
 from amplint.renaming import decided_alike
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
-from amplint.values import NONE, AttrOf, DictV, ItemOf, ListV, OpV, Param, Params, Result, Sym, Value, is_counter
+from amplint.values import CLEAN, NONE, AttrOf, DictV, ItemOf, ListV, OpV, Param, Params, Result, Sym, Value, is_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -314,7 +314,7 @@ def _whole(part: Any) -> Any:
     """The module that a parameter, or a part of something unknown, is a part of; None of anything else."""
     if type(part) in (Param, Params):
         return part.owners
-    if type(part) not in (AttrOf, ItemOf):
+    if type(part) not in (AttrOf, ItemOf) or part.taint is not CLEAN:
         return None
     while type(part) in (AttrOf, ItemOf):
         part = part.parts[0]
