@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from amplint import library
 from amplint.renaming import decided_alike
 from amplint.states import NOTHING, UNKNOWN, Book, Entered, Event, Gradients
-from amplint.values import CLEAN, NONE, AttrOf, DictV, ItemOf, ListV, OpV, Param, Params, Result, Sym, Value, is_counter
+from amplint.values import NONE, AttrOf, DictV, ItemOf, ListV, OpV, Result, Sym, Value, is_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -277,9 +277,7 @@ def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
             joined += _join(first.frames[number], state.frames[number].items(), point, first)
         for slot in contents:
             if slot in state.heap:
-                mine, others = first.heap.setdefault(slot, state.heap[slot]), state.heap[slot]
-                if mine != others and len(mine) < len(others):
-                    first.heap[slot] = others
+                first.heap.setdefault(slot, state.heap[slot])
         for slot, value in state.heap.items() if slots else ():
             mine = first.heap.get(slot)
             if mine is not value and _is_vague(value):
@@ -294,31 +292,9 @@ def _alike(states: list[Machine], point: object, telling: Callable[[Any], Any]) 
 def _hold_alike(first: Machine, second: Machine, contents: list[Any]) -> bool:
     """Whether two paths have the same in the lists and dicts that both have made. One that only one of them has made is
     out of reach there, since no variable tells the paths apart."""
-    for slot in contents:
-        mine, others = first.heap.get(slot), second.heap.get(slot)
-        if None not in (mine, others) and mine != others and not _are_parts_of_one(mine, others, bool(first.loops)):
-            return False
-    return True
-
-
-def _are_parts_of_one(first: Any, second: Any, in_loop: bool) -> bool:
-    """Whether two contents of a list are parts of the same modules, which a loop over these has sorted: an optimizer
-    of the ones is an optimizer of the others."""
-    if type(first) is not tuple or type(second) is not tuple:
-        return False
-    wholes, others = set(map(_whole, first)), set(map(_whole, second))
-    return None not in wholes | others and (wholes == others or (in_loop and not (wholes and others)))
-
-
-def _whole(part: Any) -> Any:
-    """The module that a parameter, or a part of something unknown, is a part of; None of anything else."""
-    if type(part) in (Param, Params):
-        return part.owners
-    if type(part) not in (AttrOf, ItemOf) or part.taint is not CLEAN:
-        return None
-    while type(part) in (AttrOf, ItemOf):
-        part = part.parts[0]
-    return part
+    return all(
+        first.heap.get(slot, second.heap.get(slot)) == second.heap.get(slot, first.heap.get(slot)) for slot in contents
+    )
 
 
 def _differences(states: list[Machine]) -> tuple[list[tuple[int, str]], list[Any]]:

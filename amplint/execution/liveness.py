@@ -22,7 +22,6 @@ from amplint.program import (
     Yield,
     expressions_of,
     parts_of,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ def carried(loop: Loop) -> frozenset[str]:
     _follow(loop.body, bound, read)
     _read((loop.element, loop.key), bound, read)
     _follow(loop.orelse, set(), read)
-    # the second half of `a and b()` is computed where the first lets it, and read nowhere else
-    made = {stmt.result for stmt in walk([loop]) if isinstance(stmt, Call)}
-    return frozenset(read - made)
+    return frozenset(read)
 
 
 def _follow(block: list[Stmt], bound: set[str], read: set[str]) -> None:
