@@ -111,7 +111,7 @@ class UpdateWithoutStep(Rule):
                 continue
             if _all_left_out(unit, event) or _stepped_by_another(trace, position, event) or _has_choices(event):
                 continue
-            if not _is_stepped_here(unit, event.scaler):
+            if not _is_used_here(unit, event.scaler):
                 continue
             steps = [*unit.call_steps(event)]
             last = _last_update(trace, position, event)
@@ -126,12 +126,12 @@ class UpdateWithoutStep(Rule):
             )
 
 
-def _is_stepped_here(unit: Unit, scaler: Scaler | None) -> bool:
-    """Whether a scaler that came from somewhere else is stepped in sight at all: whoever has it as well may step it, in
-    a method of which nothing is known here."""
+def _is_used_here(unit: Unit, scaler: Scaler | None) -> bool:
+    """Whether a scaler that came from somewhere else scales or steps in sight at all: whoever has it as well may step
+    it, in a method of which nothing is known here."""
     if scaler is None or scaler.constructed:
         return True
-    return any(event.scaler is scaler for _, _, event in unit.events("step", "unscale_"))
+    return any(event.scaler is scaler for _, _, event in unit.events("scale", "step", "unscale_"))
 
 
 def _all_left_out(unit: Unit, event: Event) -> bool:
