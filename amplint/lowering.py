@@ -650,6 +650,14 @@ def _is_positional_field(node: cst.AnnAssign) -> bool:
     return named.get("init") != "False" and named.get("kw_only") != "True"
 
 
+def _name_in_class(function: Scope) -> str:
+    """The name that a class knows a function by; `scaler.setter` for what an assignment to a property calls."""
+    for decorator in function.decorators:
+        if isinstance(decorator, Attr) and decorator.name in ("setter", "deleter", "getter"):
+            return function.name if decorator.name == "getter" else f"{function.name}.{decorator.name}"
+    return function.name
+
+
 def _dotted(node: cst.CSTNode) -> str:
     """`a.b.c` of a name or attribute chain; of a subscript or string annotation what it names; else ""."""
     if isinstance(node, cst.Name):
@@ -732,11 +740,3 @@ _EXPRESSIONS: dict[type[cst.CSTNode], Callable[..., Expr]] = {
     cst.Await: _Lowering._await,
     cst.Yield: _Lowering._yield,
 }
-
-
-def _name_in_class(function: Scope) -> str:
-    """The name that a class knows a function by; `scaler.setter` for what an assignment to a property calls."""
-    for decorator in function.decorators:
-        if isinstance(decorator, Attr) and decorator.name in ("setter", "deleter", "getter"):
-            return function.name if decorator.name == "getter" else f"{function.name}.{decorator.name}"
-    return function.name

@@ -123,7 +123,7 @@ class WrongScalerOperand(Rule):
         """Yield the faults of one analysed module."""
         for trace, position, event in unit.events("step", "unscale_", "scale"):
             operand = event.details["argument" if event.kind == "scale" else "operand"]
-            problem = _problem(unit, trace, position, event, operand)
+            problem = _problem(trace, position, event, operand)
             if problem is None:
                 continue
             steps = [*unit.call_steps(event)]
@@ -140,7 +140,7 @@ class WrongScalerOperand(Rule):
             )
 
 
-def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Value) -> str | None:
+def _problem(trace: Trace, position: int, event: Event, operand: Value) -> str | None:
     """What the operand is, where it is certain that the scaler cannot work on it."""
     if operand is NONE and _is_bare(event):
         return "nothing"
@@ -149,7 +149,7 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
             return "a model instead of a loss"
         if isinstance(operand, Result) and isinstance(operand.callee, AttrOf) and operand.callee.name == "item":
             return "a number instead of a loss"
-        return "an optimizer instead of a loss" if _is_optimizer(unit, trace, operand) else None
+        return "an optimizer instead of a loss" if _is_optimizer(trace, operand) else None
     if isinstance(operand, Params):
         return "parameters instead of an optimizer"
     if any(e.kind == "scale" and e.details["argument"] == operand for e in trace.events[:position]):
@@ -163,11 +163,11 @@ def _problem(unit: Unit, trace: Trace, position: int, event: Event, operand: Val
         operand = operand.inferred_from
         if _SCHEDULER.search(argument_text(event.site)) and not _is_cleared(trace, event.optimizer):
             return "a learning rate scheduler instead of an optimizer"
-    if isinstance(operand, AttrOf) and operand.name == "step" and _is_optimizer(unit, trace, operand.base):
+    if isinstance(operand, AttrOf) and operand.name == "step" and _is_optimizer(trace, operand.base):
         return "the bound method instead of the optimizer"
     if operand is NONE:
         return _nothing(event.site)
-    if isinstance(operand, Sequence) and any(_is_optimizer(unit, trace, item) for item in operand.items):
+    if isinstance(operand, Sequence) and any(_is_optimizer(trace, item) for item in operand.items):
         return "a list of optimizers instead of one" if _is_torchs(event.scaler) else None
     if _is_called(trace, position, operand) and (isinstance(operand, (Net, Instance)) or _is_trained(trace, operand)):
         return "a model instead of an optimizer"
@@ -203,7 +203,7 @@ def _is_bare(event: Event) -> bool:
     return isinstance(node, cst.Call) and not node.args and _is_torchs(event.scaler)
 
 
-def _is_optimizer(unit: Unit, trace: Trace, value: Value) -> bool:
+def _is_optimizer(trace: Trace, value: Value) -> bool:
     """Whether a value was constructed, or has been used, as an optimizer; what a call returns that was given one may be
     anything."""
     if isinstance(value, (Func, Scheduler, Net)):
